@@ -1,0 +1,25 @@
+"""Settings of the agent on the GPU host: `[agent]` in lensd.toml."""
+
+import msgspec
+
+
+class WatchedEngine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One engine to scrape, whose log to tail and whose process to watch."""
+
+    url: str
+    name: str = ""  # default: host:port of the URL
+    kind: str = "vllm"  # dialect
+    log: str = ""  # path of its log file
+    model_dir: str = ""  # where its config.json lies
+    pid: int = 0  # default: the process that listens on the URL's port
+    api_key_file: str = ""
+
+
+class AgentConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    engines: tuple[WatchedEngine, ...] = ()
+    scrape_interval_s: float = 1.0
+    scrape_timeout_s: float = 2.0
+    gpu_interval_s: float = 1.0
+    max_lines_per_s: int = 2000
+    export_url: str = "http://127.0.0.1:4318"
+    token_file: str = ""

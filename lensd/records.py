@@ -1,0 +1,174 @@
+"""What is decided: verdicts, findings, timelines, incidents. Frozen, typed; the JSON documents of the API and the CLI are these structs."""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+from lensd_collectors.conventions import Stage, StageState
+
+SCHEMA_VERSION = 1
+
+Where = Literal["client", "auth_routing", "queue", "prefill", "decode", "streaming", "engine", "gpu", "none"]
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Confidence(StrEnum):
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+SEVERITY_RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+CONFIDENCE_RANK = {Confidence.POSSIBLE: 0, Confidence.LIKELY: 1, Confidence.CERTAIN: 2}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all decided things."""
+
+
+class StageTime(Record):
+    """One stage of one request; times in milliseconds from the request's first instant."""
+
+    stage: Stage
+    state: StageState
+    start_ms: float | None = None
+    duration_ms: float | None = None  # may overlap with other stages
+    exclusive_ms: float | None = None  # the part of the whole that belongs to this stage alone
+    segments: tuple[tuple[float, float], ...] = ()  # (start_ms, duration_ms)
+    source: str | None = None  # gateway, middleware, plugin, llm_request, client, scrape ...
+    estimated: bool = False
+
+
+class Gap(Record):
+    start_ms: float
+    duration_ms: float
+    between: tuple[str, str]  # stages (or "start", "end") it lies between
+
+
+class Timeline(Record):
+    """Six stages in order; exclusive times and `unattributed_ms` add up to `total_ms` exactly (to the microsecond)."""
+
+    stages: tuple[StageTime, ...]
+    unattributed_ms: float
+    gaps: tuple[Gap, ...]
+    total_ms: float
+    clock_skew_ms: float | None = None
+
+
+class Evidence(Record):
+    """One line of evidence: what it says, the exact text behind it and where that stands."""
+
+    text: str
+    quote: str | None = None
+    source: str | None = None
+
+
+class Finding(Record):
+    """A rule that fired on a request, or on an engine, model, gpu or key."""
+
+    label: str
+    runbook: str  # id of the file; differs from the label for `<id>@window`
+    title: str
+    kind: Literal["cause", "symptom", "negative"]
+    stage: Where
+    severity: Severity
+    confidence: Confidence
+    cause: str
+    fix: str
+    evidence: tuple[Evidence, ...] = ()
+    explains: tuple[str, ...] = ()
+    explained_by: str | None = None
+    request_id: str | None = None
+    engine: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    key_id: str | None = None
+    since_at: int | None = None  # microseconds since the epoch
+    rank: float = 0.0
+
+
+class RuledOut(Record):
+    label: str
+    because: str
+
+
+class NotEvaluated(Record):
+    label: str
+    missing: tuple[str, ...]
+
+
+class Verdict(Record):
+    label: str
+    stage: Where
+    severity: Severity
+    confidence: Confidence
+    cause: str
+    fix: str
+
+
+class Subject(Record):
+    kind: Literal["request", "files"]
+    request_id: str | None = None
+    trace_id: str | None = None
+    aliases: tuple[str, ...] = ()
+    model: str | None = None
+    engine: str | None = None
+    key_id: str | None = None
+    started_at: str | None = None  # RFC 3339, UTC
+    status: int | None = None
+    outcome: str | None = None
+    settled: bool = True
+    revision: int = 0
+
+
+class FileRead(Record):
+    path: str
+    kind: str
+    records: int
+    unread_lines: int
+
+
+class Diagnosis(Record):
+    """The verdict document, `schema_version` 1: what `diagnose --json`, `triage --json` and the API give."""
+
+    schema_version: int = SCHEMA_VERSION
+    subject: Subject
+    verdict: Verdict
+    timeline: tuple[StageTime, ...] = ()
+    unattributed_ms: float | None = None
+    gaps: tuple[Gap, ...] = ()
+    total_ms: float | None = None
+    clock_skew_ms: float | None = None
+    findings: tuple[Finding, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
+    files: tuple[FileRead, ...] = ()
+
+
+class Incident(Record):
+    """A cause (or symptom) that stands on an engine, model, gpu or key for as long as it lasts."""
+
+    incident_id: str
+    revision: int
+    label: str
+    state: Literal["open", "acknowledged", "resolved"]
+    severity: Severity
+    stage: Where
+    engine: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    key_id: str | None = None
+    confidence: Confidence
+    cause: str
+    fix: str
+    opened_at: int  # microseconds since the epoch
+    last_seen_at: int
+    resolved_at: int | None = None
+    requests_hit: int = 0
+    typical_requests: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()

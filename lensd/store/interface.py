@@ -1,0 +1,49 @@
+"""What every store backend does. The comments are the specification; `tests/lensd/store/test_conformance.py` holds each backend to it."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+Batch = Mapping[str, pa.Table]
+"""Table name (a key of `lensd_collectors.rows.TABLES`) to an Arrow table with that table's columns; missing columns are null."""
+
+
+class Cursor(Protocol):
+    """The part of a DuckDB cursor that readers use; one per thread."""
+
+    def execute(self, sql: str, parameters: object = None) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def fetchmany(self, size: int = 1) -> list[Any]: ...
+
+
+class Store(Protocol):
+    """An append-only set of the public tables.
+
+    Rows are never updated: `requests` and `incidents` carry a revision, their views show the last one.
+    """
+
+    def append(self, batch: Batch, position: int | None = None) -> None:
+        """Add a batch's rows: all of a day's rows of the batch at once, or none of them.
+
+        `position` is the journal position the batch reaches. A position at or below one that a file has already stored adds
+        nothing to that file, so that a replay neither loses nor doubles. None: the rows do not come from the journal.
+        One thread appends; the caller keeps the batch. Raises StoreError's subclasses, never a DuckDB error.
+        """
+        ...
+
+    def position(self) -> int:
+        """The journal position up to which every file holds everything; 0 for a new store."""
+        ...
+
+    def cursor(self) -> AbstractContextManager[Cursor]:
+        """A cursor that sees every public table, as of its first statement; closed at the end of the with block.
+
+        Temporary views made on it are seen by it alone. Any thread may ask; each gets its own.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release files and locks. Closing twice is no error."""
+        ...
