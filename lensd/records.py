@@ -31,7 +31,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all decided things."""
 
 
-class StageTime(Record):
+class StageTime(Record, frozen=True, kw_only=True):
     """One stage of one request; times in milliseconds from the request's first instant."""
 
     stage: Stage
@@ -44,13 +44,13 @@ class StageTime(Record):
     estimated: bool = False
 
 
-class Gap(Record):
+class Gap(Record, frozen=True, kw_only=True):
     start_ms: float
     duration_ms: float
     between: tuple[str, str]  # stages (or "start", "end") it lies between
 
 
-class Timeline(Record):
+class Timeline(Record, frozen=True, kw_only=True):
     """Six stages in order; exclusive times and `unattributed_ms` add up to `total_ms` exactly (to the microsecond)."""
 
     stages: tuple[StageTime, ...]
@@ -60,7 +60,7 @@ class Timeline(Record):
     clock_skew_ms: float | None = None
 
 
-class Evidence(Record):
+class Evidence(Record, frozen=True, kw_only=True):
     """One line of evidence: what it says, the exact text behind it and where that stands."""
 
     text: str
@@ -68,7 +68,7 @@ class Evidence(Record):
     source: str | None = None
 
 
-class Finding(Record):
+class Finding(Record, frozen=True, kw_only=True):
     """A rule that fired on a request, or on an engine, model, gpu or key."""
 
     label: str
@@ -92,17 +92,17 @@ class Finding(Record):
     rank: float = 0.0
 
 
-class RuledOut(Record):
+class RuledOut(Record, frozen=True, kw_only=True):
     label: str
     because: str
 
 
-class NotEvaluated(Record):
+class NotEvaluated(Record, frozen=True, kw_only=True):
     label: str
     missing: tuple[str, ...]
 
 
-class Verdict(Record):
+class Verdict(Record, frozen=True, kw_only=True):
     label: str
     stage: Where
     severity: Severity
@@ -111,7 +111,7 @@ class Verdict(Record):
     fix: str
 
 
-class Subject(Record):
+class Subject(Record, frozen=True, kw_only=True):
     kind: Literal["request", "files"]
     request_id: str | None = None
     trace_id: str | None = None
@@ -126,14 +126,14 @@ class Subject(Record):
     revision: int = 0
 
 
-class FileRead(Record):
+class FileRead(Record, frozen=True, kw_only=True):
     path: str
     kind: str
     records: int
     unread_lines: int
 
 
-class Diagnosis(Record):
+class Diagnosis(Record, frozen=True, kw_only=True):
     """The verdict document, `schema_version` 1: what `diagnose --json`, `triage --json` and the API give."""
 
     schema_version: int = SCHEMA_VERSION
@@ -150,7 +150,7 @@ class Diagnosis(Record):
     files: tuple[FileRead, ...] = ()
 
 
-class Incident(Record):
+class Incident(Record, frozen=True, kw_only=True):
     """A cause (or symptom) that stands on an engine, model, gpu or key for as long as it lasts."""
 
     incident_id: str

@@ -14,7 +14,7 @@ class Row(msgspec.Struct, kw_only=True):
     """Base of all rows; every row says where it came from in `src`."""
 
 
-class RequestRow(Row):
+class RequestRow(Row, kw_only=True):
     """One request as far as it is known; a later revision replaces an earlier one."""
 
     request_key: int  # unsigned 64 bit hash of trace id and gateway span id
@@ -88,7 +88,7 @@ class RequestRow(Row):
     src: str | None = None
 
 
-class EngineSample(Row):
+class EngineSample(Row, kw_only=True):
     """What an engine said of itself at one instant; one row a scrape, engine and model."""
 
     seen_at: Instant | None = None
@@ -112,7 +112,7 @@ class EngineSample(Row):
     src: str | None = None
 
 
-class GpuSample(Row):
+class GpuSample(Row, kw_only=True):
     seen_at: Instant | None = None
     seq: int | None = None
     host: str | None = None
@@ -134,7 +134,7 @@ class GpuSample(Row):
     src: str | None = None
 
 
-class SpanRow(Row):
+class SpanRow(Row, kw_only=True):
     """A span as it came. What queries use is a column; the rest is JSON text in `attributes`."""
 
     trace_id: str | None = None
@@ -156,7 +156,7 @@ class SpanRow(Row):
     src: str | None = None
 
 
-class Point(Row):
+class Point(Row, kw_only=True):
     """One metric value; a histogram is one row with its buckets (upper bounds) and counts."""
 
     seen_at: Instant | None = None
@@ -168,7 +168,7 @@ class Point(Row):
     src: str | None = None
 
 
-class Event(Row):
+class Event(Row, kw_only=True):
     """Something that happened: a request event, a log line with a known meaning, a process that ended."""
 
     seen_at: Instant | None = None
@@ -185,7 +185,7 @@ class Event(Row):
     src: str | None = None
 
 
-class ConfigFact(Row):
+class ConfigFact(Row, kw_only=True):
     seen_at: Instant | None = None
     subject: str | None = None
     name: str | None = None
@@ -194,7 +194,7 @@ class ConfigFact(Row):
     src: str | None = None
 
 
-class HttpExchange(Row):
+class HttpExchange(Row, kw_only=True):
     """One request and its answer as one hop saw it. Never holds a 200 body."""
 
     seen_at: Instant | None = None
@@ -215,7 +215,7 @@ class HttpExchange(Row):
     src: str | None = None
 
 
-class FindingRow(Row):
+class FindingRow(Row, kw_only=True):
     seen_at: Instant | None = None
     label: str | None = None
     request_key: int | None = None
@@ -233,7 +233,7 @@ class FindingRow(Row):
     src: str | None = None
 
 
-class IncidentRow(Row):
+class IncidentRow(Row, kw_only=True):
     """One state of an incident; a later revision replaces an earlier one."""
 
     incident_id: str
@@ -258,7 +258,7 @@ class IncidentRow(Row):
     src: str | None = None
 
 
-class DeliveryRow(Row):
+class DeliveryRow(Row, kw_only=True):
     """One attempt to tell a destination of an incident."""
 
     delivery_id: str
