@@ -5,18 +5,24 @@ LensdError
 │   ├── ConfigError         2  lensd.toml or its environment twin
 │   └── RunbookError        2  a runbook that does not load or does not hold its check
 ├── RequestNotFoundError    4  no request with that id
+├── IncidentNotFoundError   4  no incident with that id, or none that is still open
 ├── EvidenceError           5  nothing to judge from
-│   ├── NoStoreError        5  no store at that place
-│   ├── StoreBusyError      5  another process owns the store and does not answer
+│   ├── StoreError          5  the store does not do what was asked of it
+│   │   ├── NoStoreError    5  no store at that place
+│   │   ├── StoreBusyError  5  another process owns the store and does not answer
+│   │   ├── StoreVersionError 5  made by a newer lensd
+│   │   └── StoreFailedError  5  reading or writing failed: disk full, damaged file
 │   └── UnreadableError     5  input that no reader understands
 ├── ServerError             5  the daemon answered with an error or not at all
+│   └── NoAnswerError       5  nobody answers there
 ├── SqlRefusedError         2  SQL that the guard does not let through
 ├── SqlLimitError           5  SQL over its time or row limit
 └── ReceiveError            -  a body the door does not take; carries an HTTP status
     ├── BadBodyError        400
-    ├── UnauthorizedError   401
+    ├── UnauthorizedError   401; 5 where a command meets it
     ├── BodyTooLargeError   413
-    └── FullError           429
+    ├── FullError           429
+    └── JournalError        503 the journal could not be written
 """
 
 from typing import ClassVar
@@ -47,17 +53,34 @@ class RequestNotFoundError(LensdError):
     exit_status = 4
 
 
+class IncidentNotFoundError(LensdError):
+    code = "incident-not-found"
+    exit_status = 4
+
+
 class EvidenceError(LensdError):
     code = "evidence-missing"
     exit_status = 5
 
 
-class NoStoreError(EvidenceError):
+class StoreError(EvidenceError):
+    code = "store-error"
+
+
+class NoStoreError(StoreError):
     code = "store-missing"
 
 
-class StoreBusyError(EvidenceError):
+class StoreBusyError(StoreError):
     code = "store-busy"
+
+
+class StoreVersionError(StoreError):
+    code = "store-version"
+
+
+class StoreFailedError(StoreError):
+    code = "store-failed"
 
 
 class UnreadableError(EvidenceError):
@@ -67,6 +90,10 @@ class UnreadableError(EvidenceError):
 class ServerError(LensdError):
     code = "server-unavailable"
     exit_status = 5
+
+
+class NoAnswerError(ServerError):
+    code = "server-silent"
 
 
 class SqlRefusedError(LensdError):
@@ -93,6 +120,7 @@ class BadBodyError(ReceiveError):
 
 class UnauthorizedError(ReceiveError):
     code = "unauthorized"
+    exit_status = 5
     status = 401
 
 
@@ -104,3 +132,8 @@ class BodyTooLargeError(ReceiveError):
 class FullError(ReceiveError):
     code = "journal-full"
     status = 429
+
+
+class JournalError(ReceiveError):
+    code = "journal-failed"
+    status = 503

@@ -4,7 +4,8 @@ from enum import StrEnum
 from typing import Literal
 
 import msgspec
-from lensd_collectors.conventions import Stage, StageState
+from lensd_collectors.conventions import Stage as Stage
+from lensd_collectors.conventions import StageState as StageState
 
 SCHEMA_VERSION = 1
 

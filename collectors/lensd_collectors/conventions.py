@@ -145,6 +145,7 @@ BYTES_SENT = _attribute("lensd.bytes_sent", "int", "byte", "body bytes passed to
 DONE_SEEN = _attribute("lensd.stream.done_seen", "bool", "", "the closing [DONE] was passed on")
 MAX_GAP_MS = _attribute("lensd.stream.max_gap_ms", "double", "ms", "longest silence between two chunks")
 FIRST_BYTE_MS = _attribute("lensd.upstream.first_byte_ms", "double", "ms", "from the start of the upstream span to its first body byte")
+FIRST_CONTENT_MS = _attribute("lensd.upstream.first_content_ms", "double", "ms", "from the start of the upstream span to the first SSE event with generated text")
 LAST_BYTE_MS = _attribute("lensd.upstream.last_byte_ms", "double", "ms", "from the start of the upstream span to its last body byte so far")
 
 # Events of requests still open

@@ -37,8 +37,15 @@ class Store(Protocol):
         """The journal position up to which every file holds everything; 0 for a new store."""
         ...
 
+    def reached(self) -> int:
+        """The highest journal position that any file has stored; above `position()` after a crash between two files.
+
+        A replay from `position()` must end a batch exactly there: a batch that runs across it would double that file's rows.
+        """
+        ...
+
     def cursor(self) -> AbstractContextManager[Cursor]:
-        """A cursor that sees every public table, as of its first statement; closed at the end of the with block.
+        """A cursor that sees every public table, each statement as of its start; closed at the end of the with block.
 
         Temporary views made on it are seen by it alone. Any thread may ask; each gets its own.
         """

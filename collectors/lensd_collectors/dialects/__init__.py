@@ -1,0 +1,30 @@
+"""What engines, gateways and clients call things over their versions: data files, one a product, and their loader."""
+
+from lensd_collectors.dialects.loader import load, loads
+from lensd_collectors.dialects.model import (
+    Dialect,
+    DialectError,
+    ErrorPattern,
+    EventPattern,
+    FailurePattern,
+    Field,
+    Meaning,
+    Role,
+    Selector,
+    classify,
+)
+
+__all__ = [
+    "Dialect",
+    "DialectError",
+    "ErrorPattern",
+    "EventPattern",
+    "FailurePattern",
+    "Field",
+    "Meaning",
+    "Role",
+    "Selector",
+    "classify",
+    "load",
+    "loads",
+]

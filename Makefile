@@ -1,0 +1,66 @@
+# `make` targets are the whole interface. They need Python 3.11 and nothing of ours; what they make lies in .venv and .engine.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup engine demo test lint format docs lock wheel clean
+
+PYTHON ?= $(shell for name in python3.11 python3 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+PYTEST_ARGS ?=
+TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: .venv/installed ## the environment in .venv, from the lock file
+
+.venv/created:
+	@[ -n "$(PYTHON)" ] || { echo "no Python 3.11 found: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "setup: environment in .venv"
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/locked: requirements/dev.lock .venv/created
+	@echo "setup: $$(grep -c == requirements/dev.lock) packages from requirements/dev.lock"
+	@$(PIP) install --quiet --require-hashes -r requirements/dev.lock
+	@touch $@
+
+.venv/installed: pyproject.toml .venv/locked
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+engine: ## the CPU vLLM and its tiny model in .engine
+	@[ -n "$(PYTHON)" ] || { echo "no Python 3.11 found: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) tools/engine/build.py
+
+demo: setup ## seven faults on a real engine, each diagnosed; ONCE=1 ends after the tour, ENGINE_URL=... uses a running engine
+	@$(PY) -m lensd demo $(if $(ONCE),--once) $(if $(ENGINE_URL),--engine-url '$(ENGINE_URL)')
+
+test: setup ## all tests, the ones against the real engine too
+	@$(MAKE) --no-print-directory engine || echo "engine: not built; the tests that need it are named below" >&2
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy, the import walk, the made pages
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo "format: run \`make format\`" >&2; exit 1; }
+	@$(PY) -m mypy
+	@MYPYPATH=tools/engine $(PY) -m mypy $(TOOLS)
+	@$(PY) tools/imports.py
+	@$(PY) tools/docs.py --check
+
+format: setup ## the code in the one format
+	@$(PY) -m ruff format .
+
+docs: setup ## the pages that are made from the code
+	@$(PY) tools/docs.py
+
+lock: setup ## requirements/*.lock, with LOCK_ARGS=--upgrade to newer versions
+	@$(PY) tools/lock.py $(LOCK_ARGS)
+
+wheel: setup ## dist/lensd-*.whl
+	@$(PY) -m build --wheel --no-isolation --outdir dist
+
+clean: ## what was made, but for .engine
+	@rm -rf .venv .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

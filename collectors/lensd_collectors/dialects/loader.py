@@ -1,0 +1,139 @@
+"""Dialects from the package's `*.toml` files. Format: the comments in `vllm.toml`."""
+
+import re
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from lensd_collectors.conventions import Decision
+from lensd_collectors.dialects.model import (
+    Dialect,
+    DialectError,
+    ErrorPattern,
+    EventPattern,
+    FailurePattern,
+    Field,
+    FieldKind,
+    Recognise,
+    Role,
+    Selector,
+)
+from lensd_collectors.rows import EngineSample
+
+_TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
+_COLUMNS = frozenset(EngineSample.__struct_fields__)
+_SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")
+_ORDER = ("lensd", "litellm", "router", "vllm", "sglang")  # gateways first: they pass on what an engine says
+
+
+@cache
+def load() -> dict[str, Dialect]:
+    """All dialects by name, in the order in which their error patterns are tried."""
+    found = {}
+    for entry in files(__package__).iterdir():
+        if entry.name.endswith(".toml"):
+            dialect = loads(entry.read_text(encoding="utf-8"), entry.name)
+            found[dialect.name] = dialect
+    rank = {name: place for place, name in enumerate(_ORDER)}
+    return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
+
+
+def loads(text: str, file: str) -> Dialect:
+    """One dialect from its TOML text. Raises DialectError, naming `file` and the entry."""
+    try:
+        raw = tomllib.loads(text)
+        return _dialect(raw)
+    except (KeyError, ValueError, TypeError, re.error) as problem:
+        raise DialectError(f"dialect {file}: {problem!r}") from problem
+
+
+def _dialect(raw: dict[str, Any]) -> Dialect:
+    metrics = {column: tuple(names) for column, names in raw.get("metrics", {}).items()}
+    if unknown := set(metrics) - _COLUMNS:
+        raise ValueError(f"[metrics] names no column of engine_samples: {', '.join(sorted(unknown))}")
+    recognise = raw.get("recognise", {})
+    frames = raw.get("frames", [])
+    return Dialect(
+        name=raw["name"],
+        role=Role(raw["role"]),
+        recognise=Recognise(recognise.get("metric_prefix"), tuple(re.compile(text) for text in recognise.get("log", []))),
+        frames=tuple(re.compile(frame["pattern"], re.DOTALL) for frame in frames),
+        frame_like=tuple(tuple(frame.get("like", [])) for frame in frames),
+        metrics=metrics,
+        selectors={column: tuple(_selector(name) for name in names) for column, names in metrics.items()},
+        labels=_lists(raw, "labels"),
+        spans=_lists(raw, "spans"),
+        infos=_lists(raw, "infos"),
+        points=frozenset(raw.get("points", {}).get("names", [])),
+        settings=frozenset(raw.get("settings", {}).get("names", [])),
+        events=tuple(_event(entry) for entry in raw.get("events", [])),
+        errors=tuple(_error(entry) for entry in raw.get("errors", [])),
+        failures=tuple(_failure(entry) for entry in raw.get("failures", [])),
+        limits=tuple(_failure(entry) for entry in raw.get("limits", [])),
+    )
+
+
+def _lists(raw: dict[str, Any], table: str) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(values) for key, values in raw.get(table, {}).items()}
+
+
+def _selector(text: str) -> Selector:
+    match = _SELECTOR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"metric {text!r} is not name, name{{label=value}} or sum:name")
+    pairs = [pair.split("=", 1) for pair in (match["labels"] or "").split(",") if pair]
+    return Selector(match["name"], tuple((key.strip(), value.strip()) for key, value in pairs), bool(match["sum"]))
+
+
+def _event(entry: dict[str, Any]) -> EventPattern:
+    into = entry.get("into", "events")
+    if into not in _TABLES:
+        raise ValueError(f"event {entry['name']} goes into {into!r}, which is none of {', '.join(_TABLES)}")
+    anchors = entry["anchor"]
+    facts = entry.get("facts", {})
+    form = facts.split(":", 1) if isinstance(facts, str) else None
+    regex = re.compile(entry["pattern"], re.DOTALL)
+    pattern = EventPattern(
+        name=entry["name"],
+        anchors=(anchors,) if isinstance(anchors, str) else tuple(anchors),
+        regex=regex,
+        into=into,
+        sign=entry.get("sign"),
+        severity=entry.get("severity"),
+        fields=_fields(entry.get("fields", {}), regex),
+        facts=() if form else _fields(facts, regex),
+        facts_of=(form[0], form[1]) if form else None,
+        numbers=entry.get("numbers"),
+        points=tuple(entry.get("points", {}).items()),
+        like=tuple(entry.get("like", [])),
+    )
+    for group in [pattern.numbers, *(group for _, group in pattern.points), *(form[1:] if form else [])]:
+        if group is not None and group not in regex.groupindex:
+            raise ValueError(f"event {pattern.name} uses group {group!r}, which its pattern lacks")
+    return pattern
+
+
+def _fields(spec: dict[str, str], regex: re.Pattern[str]) -> tuple[Field, ...]:
+    fields = []
+    for name, how in spec.items():
+        kind, _, group = how.partition(":")
+        if (group or name) not in regex.groupindex:
+            raise ValueError(f"field {name!r} reads group {group or name!r}, which the pattern lacks")
+        fields.append(Field(name, FieldKind(kind), group or name))
+    return tuple(fields)
+
+
+def _error(entry: dict[str, Any]) -> ErrorPattern:
+    path = entry.get("path")
+    return ErrorPattern(
+        means=Decision(entry["means"]),
+        body=re.compile(entry["body"], re.DOTALL),
+        status=entry.get("status"),
+        path=re.compile(path) if path else None,
+        like=tuple(entry.get("like", [])),
+    )
+
+
+def _failure(entry: dict[str, Any]) -> FailurePattern:
+    return FailurePattern(re.compile(entry["pattern"]), entry.get("code"), tuple(entry.get("like", [])))

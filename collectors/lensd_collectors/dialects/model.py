@@ -1,0 +1,178 @@
+"""A dialect in memory: frozen, patterns compiled. `loader` makes them from the TOML files."""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from lensd_collectors.conventions import Decision
+
+
+class DialectError(ValueError):
+    """A dialect file says something that cannot be used; the text names file, entry and reason."""
+
+
+class Role(StrEnum):
+    """Which hop speaks this dialect; becomes `hop` of the exchanges it logs."""
+
+    ENGINE = "engine"
+    GATEWAY = "gateway"
+    CLIENT = "client"
+
+
+class FieldKind(StrEnum):
+    INT = "int"  # thousands separators allowed
+    FLOAT = "float"
+    TEXT = "text"
+    PERCENT = "percent"  # 58.2 -> 0.582
+    GIB = "gib"  # number of GiB -> bytes
+    SIZE = "size"  # "418.40 MiB" -> bytes
+    PATH = "path"  # without query string
+
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One value a pattern gives: its name, how to read it, the group it stands in."""
+
+    name: str
+    kind: FieldKind
+    group: str
+
+    def read(self, match: re.Match[str]) -> int | float | str | None:
+        """The value, or None where the group took no part or does not hold such a value."""
+        text = match[self.group]
+        if text is None:
+            return None
+        try:
+            return _read(self.kind, text)
+        except (ValueError, OverflowError):
+            return None
+
+
+def _read(kind: FieldKind, text: str) -> int | float | str:
+    match kind:
+        case FieldKind.INT:
+            return int(text.replace(",", ""))
+        case FieldKind.FLOAT:
+            return float(text)
+        case FieldKind.PERCENT:
+            return round(float(text) / 100, 6)
+        case FieldKind.GIB:
+            return round(float(text) * (1 << 30))
+        case FieldKind.SIZE:
+            number, unit = text.split()
+            return round(float(number) * _UNITS[unit])
+        case FieldKind.PATH:
+            return text.partition("?")[0]
+        case FieldKind.TEXT:
+            return text
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """One entry of `[metrics]`: `name`, `name{label=value}` or `sum:name`."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    total: bool = False  # add up all series of the group
+
+    def picks(self, name: str, labels: Mapping[str, str]) -> bool:
+        return name == self.name and all(labels.get(key) == value for key, value in self.labels)
+
+
+class EventPattern(msgspec.Struct, frozen=True):
+    """A line with a known meaning. A line without any of `anchors` is not tried."""
+
+    name: str
+    anchors: tuple[str, ...]
+    regex: re.Pattern[str]
+    into: str = "events"  # events, engine_samples, config_facts, http_exchanges
+    sign: str | None = None  # tells apart the ways one thing shows itself
+    severity: str | None = None  # instead of the line's level
+    fields: tuple[Field, ...] = ()
+    facts: tuple[Field, ...] = ()
+    facts_of: tuple[str, str] | None = None  # (form, group): dict, assignments
+    numbers: str | None = None  # group whose name=number pairs become fields
+    points: tuple[tuple[str, str], ...] = ()  # (metric name, group)
+    like: tuple[Mapping[str, str], ...] = ()
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return self.regex.search(text) if any(anchor in text for anchor in self.anchors) else None
+
+
+class ErrorPattern(msgspec.Struct, frozen=True):
+    """What an answer means; `status` or `path` None: whichever."""
+
+    means: Decision
+    body: re.Pattern[str]
+    status: int | None = None
+    path: re.Pattern[str] | None = None
+    like: tuple[Mapping[str, str | int], ...] = ()
+
+    def match(self, status: int | None, body: str, path: str | None) -> re.Match[str] | None:
+        if self.status is not None and self.status != status:
+            return None
+        if self.path is not None and not self.path.search(path or ""):
+            return None
+        return self.body.search(body)
+
+
+class FailurePattern(msgspec.Struct, frozen=True):
+    """How a client library says that it gave up (`code`), or names a limit (`code` None)."""
+
+    regex: re.Pattern[str]
+    code: str | None = None
+    like: tuple[Mapping[str, str], ...] = ()
+
+
+class Recognise(msgspec.Struct, frozen=True):
+    """Marks by which a file of this product is known."""
+
+    metric_prefix: str | None = None
+    log: tuple[re.Pattern[str], ...] = ()
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """Everything known of one product's words. Lists are newest first; patterns are tried in order."""
+
+    name: str
+    role: Role
+    recognise: Recognise
+    frames: tuple[re.Pattern[str], ...] = ()
+    frame_like: tuple[tuple[Mapping[str, str], ...], ...] = ()
+    metrics: Mapping[str, tuple[str, ...]] = {}  # engine_samples column -> selectors, as written
+    selectors: Mapping[str, tuple[Selector, ...]] = {}  # the same, read
+    labels: Mapping[str, tuple[str, ...]] = {}  # model, rank -> label names
+    spans: Mapping[str, tuple[str, ...]] = {}  # requests column -> span attributes
+    infos: Mapping[str, tuple[str, ...]] = {}  # info gauge -> labels that are config facts
+    points: frozenset[str] = frozenset()  # further metric names worth keeping
+    settings: frozenset[str] = frozenset()  # settings worth keeping out of a full dump of the configuration
+    events: tuple[EventPattern, ...] = ()
+    errors: tuple[ErrorPattern, ...] = ()
+    failures: tuple[FailurePattern, ...] = ()
+    limits: tuple[FailurePattern, ...] = ()
+
+    @property
+    def frame(self) -> tuple[re.Pattern[str], ...]:
+        return self.frames
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What an error answer means, by which dialect, with what it names (model, limit, prompt_tokens ...)."""
+
+    decision: Decision
+    dialect: str
+    named: Mapping[str, str] = {}
+
+
+def classify(dialects: Iterable[Dialect], status: int | None, body: str, path: str | None = None) -> Meaning | None:
+    """What a status and body mean; None where no dialect knows them. The first dialect's first match wins."""
+    for dialect in dialects:
+        for pattern in dialect.errors:
+            match = pattern.match(status, body, path)
+            if match:
+                named = {key: value for key, value in match.groupdict().items() if value is not None}
+                return Meaning(pattern.means, dialect.name, named)
+    return None

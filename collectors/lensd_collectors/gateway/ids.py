@@ -1,0 +1,54 @@
+"""Request and trace ids: what the caller sent where it is sane, else made here."""
+
+import random
+import re
+from typing import Final, NamedTuple
+
+MAX_REQUEST_ID: Final = 128
+
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+_NOT_SANE: Final = re.compile(r"[^\x21-\x7e]|[\"'`\\<>]")
+
+
+class Parent(NamedTuple):
+    """Trace the caller is in and its span, which ours becomes a child of."""
+
+    trace_id: str
+    span_id: str
+
+
+class IdSource:
+    """New trace and span ids, 32 and 16 hex digits, never all zero."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._bits = source.getrandbits
+
+    def trace_id(self) -> str:
+        return f"{self._bits(128) or 1:032x}"
+
+    def span_id(self) -> str:
+        return f"{self._bits(64) or 1:016x}"
+
+
+def read_traceparent(value: bytes | None) -> Parent | None:
+    """The W3C header's trace and span id; None where it is absent or not valid."""
+    if not value:
+        return None
+    found = _TRACEPARENT.fullmatch(value.decode("latin-1").strip())
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[4]):
+        return None
+    if not found[2].strip("0") or not found[3].strip("0"):
+        return None
+    return Parent(found[2], found[3])
+
+
+def write_traceparent(trace_id: str, span_id: str) -> str:
+    """The header, always with the sampled flag: an engine drops its span of a request that is not sampled."""
+    return f"00-{trace_id}-{span_id}-01"
+
+
+def sane_id(value: bytes | None) -> str:
+    """An id sent by a caller without blanks, quotes and unprintable characters, at most 128 long; empty where nothing is left."""
+    if not value:
+        return ""
+    return _NOT_SANE.sub("", value[: 4 * MAX_REQUEST_ID].decode("latin-1"))[:MAX_REQUEST_ID]

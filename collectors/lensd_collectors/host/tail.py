@@ -1,0 +1,147 @@
+"""Follows a log file by its inode through rotation and truncation; gives each whole line once, with its number."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+CHUNK_BYTES: Final = 256 * 1024
+MOST_LINE_BYTES: Final = 16 * 1024
+MOST_LAG_BYTES: Final = 64 * 1024 * 1024
+PRINT_BYTES: Final = 64  # of what was read last: tells an appended file from one written anew
+
+
+class Line(msgspec.Struct, frozen=True):
+    text: str
+    number: int  # from 1
+
+
+class Tail:
+    """Lines appended to a file. An existing file is followed from its end, one that appears later from its beginning.
+
+    At most `max_lines_per_s` lines a second are given; the others wait in the file. A file that is more than 64 MiB ahead is
+    skipped up to there and the skipped bytes are counted in `skipped_bytes`. A line over 16 KiB is cut.
+    """
+
+    def __init__(self, path: Path, max_lines_per_s: int, clock_s: Callable[[], float]) -> None:
+        self._path, self._rate, self._clock_s = path, max(1, max_lines_per_s), clock_s
+        self._allowance, self._counted_at = float(self._rate), clock_s()
+        self._fd: int | None = None
+        self._partial, self._cut = b"", False
+        self._offset, self._number = 0, 0
+        self._last_bytes = b""
+        self._lines: deque[Line] = deque()  # read, but over the rate
+        self.skipped_bytes = 0
+        self._open(at_end=True)
+
+    def poll(self) -> Iterator[Line]:
+        """The lines that have come since the last call, as far as the rate allows."""
+        now = self._clock_s()
+        self._allowance = min(self._rate, self._allowance + (now - self._counted_at) * self._rate)
+        self._counted_at = now
+        while self._allowance >= 1:
+            if not self._lines and not self._read():
+                return
+            while self._lines and self._allowance >= 1:
+                self._allowance -= 1
+                yield self._lines.popleft()
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _open(self, at_end: bool) -> bool:
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        self._fd, self._offset, self._number = fd, 0, 0
+        self._partial, self._cut, self._last_bytes = b"", False, b""
+        if at_end:
+            self._pass_over(os.fstat(fd).st_size)
+        return True
+
+    def _pass_over(self, end: int) -> None:
+        """Goes to just after the last whole line before `end`, counting lines."""
+        assert self._fd is not None
+        position = self._offset
+        while position < end and (data := os.pread(self._fd, min(CHUNK_BYTES, end - position), position)):
+            newline = data.rfind(b"\n")
+            if newline >= 0:
+                self._number += data.count(b"\n")
+                self._offset = position + newline + 1
+            position += len(data)
+        self._remember()
+
+    def _read(self) -> bool:
+        """Reads on; False when there is nothing new. A rotated file is read to its end before the new one is opened."""
+        if self._fd is None and not self._open(at_end=False):
+            return False
+        assert self._fd is not None
+        size = os.fstat(self._fd).st_size
+        if size < self._offset or (size > self._offset and not self._same_as_before()):
+            self._finish_partial()
+            self._offset, self._number, self._last_bytes = 0, 0, b""
+            if self._lines:
+                return True
+        if size - self._offset > MOST_LAG_BYTES:
+            before = self._offset
+            self._partial, self._cut = b"", False
+            self._pass_over(size - MOST_LAG_BYTES)
+            self.skipped_bytes += self._offset - before
+        data = os.pread(self._fd, CHUNK_BYTES, self._offset)
+        if data:
+            self._offset += len(data)
+            self._split(data)
+            self._remember()
+            return True
+        return self._rotated()
+
+    def _same_as_before(self) -> bool:
+        assert self._fd is not None
+        return os.pread(self._fd, len(self._last_bytes), self._offset - len(self._last_bytes)) == self._last_bytes
+
+    def _remember(self) -> None:
+        assert self._fd is not None
+        start = max(0, self._offset - PRINT_BYTES)
+        self._last_bytes = os.pread(self._fd, self._offset - start, start)
+
+    def _rotated(self) -> bool:
+        """Goes over to the file that now has the name, if it is another one; True when something can be given."""
+        assert self._fd is not None
+        try:
+            named = os.stat(self._path)
+        except OSError:
+            return False
+        held = os.fstat(self._fd)
+        if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino):
+            return False
+        if self._finish_partial():
+            return True
+        self.close()
+        return self._open(at_end=False)
+
+    def _finish_partial(self) -> bool:
+        """A last line without its newline, once nothing can follow it."""
+        left, self._partial, self._cut = self._partial, b"", False
+        if left:
+            self._add(left)
+        return bool(left)
+
+    def _add(self, line: bytes) -> None:
+        self._number += 1
+        self._lines.append(Line(line.rstrip(b"\r").decode("utf-8", "replace"), self._number))
+
+    def _split(self, data: bytes) -> None:
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            self._add((self._partial + piece)[:MOST_LINE_BYTES] if not self._cut else self._partial)
+            self._partial, self._cut = b"", False
+        if not self._cut:
+            self._partial += rest
+            if len(self._partial) > MOST_LINE_BYTES:
+                self._partial, self._cut = self._partial[:MOST_LINE_BYTES], True

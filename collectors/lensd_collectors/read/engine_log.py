@@ -1,0 +1,263 @@
+"""Engine logs → events, samples, exchanges and facts, line by line: live from the agent's tail, or offline from a file of any size."""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lensd_collectors.dialects import Dialect, EventPattern
+from lensd_collectors.read import life, scrub, settings
+from lensd_collectors.read.lines import Clock, unwrap
+from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
+
+LONGEST_LINE: Final = 2000  # characters of a line that are kept
+LONGEST_READ: Final = 1 << 20  # bytes of a line that are looked at
+_STACK_DEPTH: Final = 12
+_STACKS: Final = 32  # processes whose traceback is followed at a time
+_FRAME_LINE: Final = re.compile(r'^\s+File "[^"]*", line \d+, in (?P<function>[\w<>.]+)')
+_CONTINUATION: Final = re.compile(r"^(?:\s|Traceback \(|The above exception|During handling|[\^~]+$|$)")
+_REPEATED: Final = {"engine.oom": 64, "engine.kv_too_small": 16, "engine.memory_short": 16, "request.aborted": 256}
+_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
+
+
+class LineReader:
+    """Turns the lines of one engine's log into rows; remembers only where the engine stands and what it said last.
+
+    `feed` never raises on any text. Live, `at_us` is when the line was received and `src` is `log:<engine>/<path>@<line>`;
+    offline it is None, the line's own time counts (marked `seen_at_guessed`) and `src` is `<path>:<line>`.
+    """
+
+    def __init__(self, dialect: Dialect, *, engine: str | None, path: str, host: str | None = None, clock: Clock | None = None) -> None:
+        self.unread = 0  # lines that neither a frame nor a pattern of the dialect knows
+        self._dialect = dialect
+        self._anchors = [(anchor, pattern) for pattern in dialect.events for anchor in pattern.anchors]
+        self._engine = engine
+        self._path = path
+        self._host = host
+        self._clock = clock or Clock(None)
+        self._life = life.Life()
+        self._facts: dict[str, str] = {}  # last value of each setting
+        self._stated: set[str] = set()  # settings told since the last start
+        self._told: dict[str, deque[str]] = {name: deque(maxlen=keep) for name, keep in _REPEATED.items()}
+        self._stacks: dict[str, deque[tuple[str, int]]] = {}
+        self._when: Instant | tuple[str, str] | None = None  # of the last line that said: its instant, or date and time to be resolved
+
+    def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]:
+        """The rows of one line, mostly none or one; `number` counts lines from 1."""
+        text, outer = unwrap(line)
+        if not text or text.isspace():
+            return []
+        text = scrub.clean(text)
+        body, frame = text, None
+        for frame_pattern in self._dialect.frames:
+            frame = frame_pattern.match(text)
+            if frame is not None:
+                body = frame["text"]
+                break
+        self._keep_time(outer, frame)
+        for anchor, pattern in self._anchors:
+            if anchor in body and (match := pattern.regex.search(body)):
+                return self._rows(pattern, match, _Seen(self, number, at_us, frame), text)
+        if frame is None:
+            self.unread += 1
+            return []
+        return self._unknown(body, _Seen(self, number, at_us, frame), text)
+
+    def _rows(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
+        match pattern.into:
+            case "engine_samples":
+                return [self._sample(pattern, match, seen), *self._points(pattern, match, seen)]
+            case "http_exchanges":
+                return [self._exchange(pattern, match, seen)]
+            case "config_facts":
+                return self._config_facts(pattern, match, seen)
+            case _:
+                return [*self._events(pattern, match, seen, line), *self._config_facts(pattern, match, seen)]
+
+    def _events(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
+        name = self._life.admit(pattern.name, pattern.sign)
+        stack = self._stack(seen) if pattern.severity == "critical" else {}
+        if name == life.STARTED:
+            self._stated.clear()
+        groups = match.groupdict()
+        ids = (groups.get("request_ids") or groups.get("request_id") or "").split(",")
+        ids = [one for one in ids if self._is_new(pattern.name, _SUFFIX.sub("", one) if one else match[0])]
+        if name is None or not ids:
+            return []
+        fields: dict[str, object] = {"sign": pattern.sign} if pattern.sign else {}
+        if name != pattern.name:
+            fields["said"] = pattern.name
+        declared = {field.name: field.read(match) for field in pattern.fields}
+        rest = {} if declared else {key: groups[key] for key in ("version", "model", "process", "signal", "processes") if groups.get(key)}
+        fields |= {key: value for key, value in (declared | rest).items() if value is not None}
+        if pattern.numbers:
+            fields |= settings.numbers(match[pattern.numbers])
+        fields |= stack
+        severity = pattern.severity if name == pattern.name or name == life.START_FAILED else None
+        return [self._event(name, severity, fields, seen, line, one or None) for one in ids]
+
+    def _unknown(self, body: str, seen: "_Seen", line: str) -> list[Row]:
+        """A line whose frame is known but not its meaning: kept where it is an error, apart from the inside of a traceback."""
+        if seen.severity not in ("error", "critical"):
+            return []
+        call = _FRAME_LINE.match(body)
+        if call:
+            if seen.process not in self._stacks and len(self._stacks) >= _STACKS:
+                self._stacks.pop(next(iter(self._stacks)))
+            self._stacks.setdefault(seen.process, deque(maxlen=_STACK_DEPTH)).append((call["function"], seen.number))
+        if call or _CONTINUATION.match(body):
+            return []
+        return [self._event(life.ERROR, None, self._stack(seen), seen, line, None)]
+
+    def _event(self, name: str, severity: str | None, fields: dict[str, object], seen: "_Seen", line: str, request_id: str | None) -> Event:
+        if seen.guessed:
+            fields = {**fields, "seen_at_guessed": True}
+        return Event(
+            seen_at=seen.at,
+            seq=seen.number,
+            host=self._host,
+            engine=self._engine,
+            request_id=request_id,
+            name=name,
+            severity=severity or seen.severity,
+            fields=msgspec.json.encode(fields).decode() if fields else None,
+            line=line[:LONGEST_LINE],
+            src=seen.src,
+        )
+
+    def _sample(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> EngineSample:
+        values = {field.name: field.read(match) for field in pattern.fields}
+        row = EngineSample(seen_at=seen.at, seq=seen.number, engine=ranked(self._engine, match.groupdict().get("rank")), src=seen.src)
+        for column, value in values.items():
+            setattr(row, column, float(value) if isinstance(value, int | float) else None)
+        return row
+
+    def _points(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
+        labels = {"engine": match["rank"]} if match.groupdict().get("rank") else {}
+        text = msgspec.json.encode(labels).decode()
+        return [Point(seen_at=seen.at, name=name, labels=text, value=float(match[group]), src=seen.src) for name, group in pattern.points]
+
+    def _exchange(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> HttpExchange:
+        values = {field.name: field.read(match) for field in pattern.fields}
+        row = HttpExchange(seen_at=seen.at if not seen.guessed else None, engine=self._engine, hop=self._dialect.role.value, src=seen.src)
+        for column, value in values.items():
+            setattr(row, column, value)
+        return row
+
+    def _config_facts(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
+        values = {field.name: settings.text_of(field.read(match)) for field in pattern.facts}
+        if pattern.facts_of:
+            form, group = pattern.facts_of
+            found = settings.READERS[form](match[group])
+            values |= {name: value for name, value in found.items() if form == "dict" or name in self._dialect.settings}
+        facts: list[Row] = []
+        for name, value in values.items():
+            was = self._facts.get(name)
+            if value is None or (name in self._stated and was == value):
+                continue
+            self._facts[name] = value
+            self._stated.add(name)
+            changed = was if was != value else None
+            facts.append(ConfigFact(seen_at=seen.at, subject=self._engine, name=name, value=value, was=changed, src=seen.src))
+        return facts
+
+    def _stack(self, seen: "_Seen") -> dict[str, object]:
+        """The calls of the traceback before this line, innermost last, and the lines they stand on."""
+        calls = self._stacks.pop(seen.process, None)
+        if not calls:
+            return {}
+        return {"stack": [function for function, _ in calls], "stack_lines": [number for _, number in calls]}
+
+    def _is_new(self, name: str, key: str) -> bool:
+        """False for what a program prints two or three times: by logger, process and server, or by both of a request's ids."""
+        told = self._told.get(name)
+        if told is None:
+            return True
+        if key in told:
+            return False
+        told.append(key)
+        return True
+
+    def _keep_time(self, outer: Instant | None, frame: re.Match[str] | None) -> None:
+        if outer is not None:
+            self._when = outer
+        elif frame is not None:
+            parts = frame.groupdict()
+            if parts.get("date") and parts.get("time"):
+                self._when = (parts["date"], parts["time"])
+
+    def _time(self, at_us: int | None) -> tuple[Instant | None, bool]:
+        """When the present line was seen, and whether that is a guess: by its zone and year, or from the line before it."""
+        if at_us is not None:
+            return Instant(at_us), False
+        if isinstance(self._when, tuple):
+            at = self._clock.at(*self._when)
+            return at, at is not None
+        return self._when, False
+
+    def _source(self, number: int, live: bool) -> str:
+        return f"log:{self._engine or '-'}/{self._path}@{number}" if live else f"{self._path}:{number}"
+
+
+class _Seen:
+    """Where and when a line was seen, worked out when a row asks."""
+
+    __slots__ = ("at", "guessed", "number", "process", "severity", "src")
+
+    def __init__(self, reader: LineReader, number: int, at_us: int | None, frame: re.Match[str] | None) -> None:
+        parts = frame.groupdict() if frame is not None else {}
+        self.number = number
+        self.at, self.guessed = reader._time(at_us)
+        self.severity = (parts.get("level") or "info").lower()
+        self.process = f"{parts.get('process')}/{parts.get('pid')}"
+        self.src = reader._source(number, at_us is not None)
+
+
+def ranked(engine: str | None, rank: str | None) -> str | None:
+    """The engine's name for one data-parallel rank: rank 0 is the engine itself, others are `<engine>/dp<rank>`."""
+    if not rank or not rank.isdigit() or int(rank) == 0:
+        return engine
+    return f"{engine}/dp{int(rank)}" if engine else f"dp{int(rank)}"
+
+
+class LogRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log gave, and how many of its lines (blank ones aside) were not understood."""
+
+    rows: list[Row]
+    unread_lines: int
+
+
+def iter_log(path: Path, reader: LineReader) -> Iterator[list[Row]]:
+    """The rows of each line that has some, in constant memory whatever the file's size."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LONGEST_READ):
+            number += 1
+            whole = line.endswith(b"\n")
+            rows = reader.feed(line.decode("utf-8", "replace"), number=number, at_us=None)
+            if rows:
+                yield rows
+            while not whole and (rest := file.readline(LONGEST_READ)):  # the tail of an overlong line is no line of its own
+                whole = rest.endswith(b"\n")
+
+
+def read_log(
+    path: Path,
+    dialect: Dialect,
+    *,
+    name: str | None = None,
+    engine: str | None = None,
+    host: str | None = None,
+    reference_us: Instant | None = None,
+) -> LogRows:
+    """All rows of a log file. `name` is what `src` calls it; `reference_us` an instant of another, dated artefact of the same incident."""
+    dated = reference_us is not None
+    near = reference_us if reference_us is not None else Instant(path.stat().st_mtime_ns // 1000)
+    reader = LineReader(dialect, engine=engine, path=name or path.name, host=host, clock=Clock(near, dated=dated))
+    rows: list[Row] = []
+    for some in iter_log(path, reader):
+        rows += some
+    return LogRows(rows=rows, unread_lines=reader.unread)

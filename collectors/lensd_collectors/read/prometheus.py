@@ -1,0 +1,195 @@
+"""Prometheus text, one scrape or several after another → engine samples, points and facts; and the line behind a column."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lensd_collectors.dialects import Dialect, load
+from lensd_collectors.read.lines import rfc3339
+from lensd_collectors.read.samples import Series, engine_samples, group_of, picked
+from lensd_collectors.read.settings import name_of
+from lensd_collectors.rows import ConfigFact, Instant, Point, Row
+
+SAMPLE: Final = re.compile(
+    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?[ \t]+(?P<value>[+-]?(?:\d[\d.]*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan))"
+    r"(?:[ \t]+(?P<at>-?\d{9,}(?:\.\d+)?))?(?:[ \t]+#.*)?[ \t]*$"
+)
+_LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+_META: Final = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
+_SCRAPED: Final = re.compile(r"^#\s*(?:scraped_at|scraped at|scrape time)[:=]?\s+(?P<at>\S+)", re.IGNORECASE)
+_NAME_TIME: Final = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)[T_-](\d\d)[:-]?(\d\d)[:-]?(\d\d)(?!\d)")
+_ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+_PARTS: Final = ("_bucket", "_sum", "_count")
+
+
+class Scrape(NamedTuple):
+    """One scrape of a file: its instant where the file says one, its series."""
+
+    at: Instant | None
+    series: list[Series]
+
+
+class PrometheusRows(msgspec.Struct, frozen=True, kw_only=True):
+    rows: list[Row]
+    series: int
+    unread_lines: int
+
+
+def parse_line(line: str, number: int) -> Series | None:
+    match = SAMPLE.match(line)
+    if match is None:
+        return None
+    labels = {name: _unescaped(value) for name, value in _LABEL.findall(match["labels"] or "")}
+    return Series(match["name"], labels, float(match["value"]), number, _stamp(match["at"]))
+
+
+def scrapes(lines: Iterable[str]) -> Iterator[Scrape]:
+    """The scrapes of a text: a new one begins at a `# scraped_at` comment and where a series comes a second time."""
+    at, series, seen = None, list[Series](), set[tuple[str, tuple[tuple[str, str], ...]]]()
+    for number, line in enumerate(lines, 1):
+        said = _SCRAPED.match(line)
+        one = None if line.startswith("#") else parse_line(line.strip(), number)
+        key = (one.name, tuple(one.labels.items())) if one else None
+        if series and (said or key in seen):
+            yield Scrape(at, series)
+            at, series, seen = None, [], set()
+        if said:
+            at = rfc3339(said["at"])
+        if one and key:
+            series.append(one)
+            seen.add(key)
+            at = at or one.at
+    if series:
+        yield Scrape(at, series)
+
+
+def read_prometheus(text: str, *, name: str, engine: str | None = None, at_us: Instant | None = None) -> PrometheusRows:
+    """All rows of a text. A scrape's instant is what the text or the file name says, else `at_us`, else unknown.
+
+    The file's time of last change is not taken: copying a folder gives all its scrapes the same one, and rates over that are wrong.
+    """
+    lines = text.split("\n")
+    named = instant_in_name(name)
+    rows: list[Row] = []
+    count = 0
+    for seq, scrape in enumerate(scrapes(lines)):
+        at = scrape.at or (named if seq == 0 else None) or at_us
+        count += len(scrape.series)
+        for dialect in dialects_of(scrape.series):
+            rows += engine_samples(dialect, scrape.series, engine=engine, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
+            rows += _points(dialect, scrape.series, at, name)
+            rows += _facts(dialect, scrape.series, at, name, engine)
+    known = count + sum(1 for line in lines if not line.strip() or _META.match(line) or _SCRAPED.match(line))
+    return PrometheusRows(rows=rows, series=count, unread_lines=len(lines) - known)
+
+
+def dialects_of(series: Iterable[Series]) -> list[Dialect]:
+    """The engines whose metrics stand in a scrape."""
+    names = {one.name.split(":", 1)[0] + ":" for one in series if ":" in one.name}
+    return [dialect for dialect in load().values() if dialect.recognise.metric_prefix in names]
+
+
+def instant_in_name(name: str) -> Instant | None:
+    match = _NAME_TIME.search(Path(name).name)
+    return rfc3339("{}-{}-{}T{}:{}:{}".format(*match.groups())) if match else None
+
+
+def metric_line(lines: Sequence[str], column: str, at_line: int) -> int | None:
+    """Number of the line that holds a row's `column`, where `at_line` is the row's `src`; None where there is no such line.
+
+    A wide row is searched in its own scrape, for its own model and rank; of a sum the largest part is given. A histogram's `value` is
+    its `_sum`, its `counts` the `_count`.
+    """
+    scrape = next((one for one in scrapes(lines) if one.series[0].line <= at_line <= one.series[-1].line), None)
+    here = next((one for one in scrape.series if one.line == at_line), None) if scrape else None
+    if scrape is None or here is None:
+        return None
+    for dialect in dialects_of(scrape.series):
+        own = group_of(dialect, here.labels)
+        group = [one for one in scrape.series if group_of(dialect, one.labels) in (own, (None, None))]
+        found = picked(dialect.selectors.get(column, ()), group)
+        if found:
+            return max(found, key=lambda one: one.value).line
+    part = {"value": "_sum", "counts": "_count"}.get(column)
+    base = _base(here.name)
+    if part and base:
+        labels = _without_le(here)
+        return next((one.line for one in scrape.series if one.name == base + part and _without_le(one) == labels), None)
+    return None
+
+
+def _points(dialect: Dialect, series: list[Series], at: Instant | None, name: str) -> list[Row]:
+    histograms: dict[tuple[str, str], list[Series]] = {}
+    rows: list[Row] = []
+    for one in series:
+        base = _base(one.name)
+        if base in dialect.points:
+            labels = msgspec.json.encode(_without_le(one)).decode()
+            histograms.setdefault((base, labels), []).append(one)
+        elif one.name in dialect.points and one.value == one.value:
+            labels = msgspec.json.encode(dict(one.labels)).decode()
+            rows.append(Point(seen_at=at, name=one.name, labels=labels, value=one.value, src=f"{name}:{one.line}"))
+    for (base, labels), parts in histograms.items():
+        rows.append(_histogram(base, labels, parts, at, name))
+    return rows
+
+
+def _histogram(base: str, labels: str, parts: list[Series], at: Instant | None, name: str) -> Point:
+    """`buckets` are the finite upper bounds; `counts` one more, each bucket for itself; `value` the sum: OTLP's form."""
+    total = next((one.value for one in parts if one.name.endswith("_count")), None)
+    edges = sorted((float(one.labels["le"]), one.value) for one in parts if one.name.endswith("_bucket") and _is_number(one.labels.get("le")))
+    finite = [(bound, count) for bound, count in edges if bound != float("inf")]
+    whole = next((count for bound, count in edges if bound == float("inf")), total)
+    cumulative = [count for _, count in finite] + ([whole] if whole is not None else [])
+    counts = [max(0.0, count - before) for before, count in zip([0.0, *cumulative], cumulative, strict=False)]
+    return Point(
+        seen_at=at,
+        name=base,
+        labels=labels,
+        value=next((one.value for one in parts if one.name.endswith("_sum")), None),
+        buckets=[bound for bound, _ in finite],
+        counts=counts,
+        src=f"{name}:{parts[0].line}",
+    )
+
+
+def _facts(dialect: Dialect, series: list[Series], at: Instant | None, name: str, engine: str | None) -> list[Row]:
+    facts: list[Row] = []
+    for one in series:
+        for label in dialect.infos.get(one.name, ()):
+            value = one.labels.get(label, "None")
+            if value not in ("None", ""):
+                text = value.lower() if value in ("True", "False") else value
+                facts.append(ConfigFact(seen_at=at, subject=engine, name=name_of(label), value=text, src=f"{name}:{one.line}"))
+    return facts
+
+
+def _base(name: str) -> str:
+    return next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), "")
+
+
+def _without_le(one: Series) -> dict[str, str]:
+    return {key: value for key, value in one.labels.items() if key != "le"}
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        float(text or "x")
+    except ValueError:
+        return False
+    return True
+
+
+def _unescaped(value: str) -> str:
+    return re.sub(r'\\[\\"n]', lambda match: _ESCAPES[match[0]], value) if "\\" in value else value
+
+
+def _stamp(text: str | None) -> Instant | None:
+    """Milliseconds in the Prometheus format, seconds in OpenMetrics."""
+    if text is None:
+        return None
+    value = float(text)
+    return Instant(round(value * (1e6 if value < 1e11 else 1e3)))

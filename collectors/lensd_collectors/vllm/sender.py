@@ -1,0 +1,62 @@
+"""The one exporter of a vLLM API-server process, set up by its environment; without LENSD_OTLP there is none.
+
+LENSD_OTLP is the receiver's URL, LENSD_TOKEN or LENSD_TOKEN_FILE its bearer token, LENSD_ENGINE the name that the engine has
+in the agent's and the gateway's settings.
+"""
+
+import atexit
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lensd_collectors import conventions
+from lensd_collectors.export import Exporter
+
+log = logging.getLogger("lensd.vllm")
+
+CLOSE_WITHIN_S: Final = 1.0
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """The exporter and what every record about this engine carries."""
+
+    exporter: Exporter
+    attributes: dict[str, str]
+
+
+def make_sender(environment: Mapping[str, str]) -> Sender | None:
+    """A sender as the environment says; None, with one line of why, where it can't be had."""
+    endpoint = environment.get("LENSD_OTLP", "").strip()
+    if not endpoint:
+        return None
+    try:
+        token = environment.get("LENSD_TOKEN") or _read(environment.get("LENSD_TOKEN_FILE", ""))
+        exporter = Exporter(endpoint, token=token, service="lensd-vllm", scope=conventions.SCOPE_VLLM)
+    except (ValueError, OSError) as error:
+        log.warning("lensd sends nothing: %s", error)
+        return None
+    attributes: dict[str, str] = {conventions.ENGINE_KIND: "vllm"}
+    if name := environment.get("LENSD_ENGINE", "").strip():
+        attributes[conventions.ENGINE] = name
+    return Sender(exporter, attributes)
+
+
+def _read(path: str) -> str | None:
+    return Path(path).read_text(encoding="utf-8").strip() if path else None
+
+
+_made: list[Sender | None] = []
+
+
+def sender() -> Sender | None:
+    """The process's sender, made at the first call and shared by plugin and middleware."""
+    if not _made:
+        made = make_sender(os.environ)
+        _made.append(made)
+        if made is not None:
+            atexit.register(made.exporter.close, CLOSE_WITHIN_S)
+    return _made[0]

@@ -1,0 +1,115 @@
+"""The same answers without a daemon: the store's files read-only, with the journal that nobody has drained yet."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from lensd_collectors.rows import IncidentRow, Row
+
+from lensd.api.items import Page, RequestItem
+from lensd.config import Config
+from lensd.diagnosis.diagnose import diagnose_row, instant
+from lensd.diagnosis.runbook import load
+from lensd.errors import IncidentNotFoundError, RequestNotFoundError, UsageError
+from lensd.incidents import from_row
+from lensd.receive.decode import decode
+from lensd.records import Diagnosis, Incident
+from lensd.store import queries
+from lensd.store.arrow import batch_of
+from lensd.store.folder import FolderStore
+from lensd.store.interface import Store
+from lensd.store.segments import Scan, Signal
+from lensd.store.writer import replay
+from lensd.timeline.assembler import Assembler, touched
+
+
+class LocalReader:
+    """Reads; what only a daemon can do (acknowledge, close) it refuses."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._config = config
+
+    @classmethod
+    def open(cls, folder: Path, config: Config) -> "LocalReader":
+        """Raises NoStoreError, StoreBusyError."""
+        store = FolderStore(folder, read_only=True)
+        _add_undrained(store, folder, config)
+        return cls(store, config)
+
+    def shut(self) -> None:
+        self._store.close()
+
+    def requests(self, *, limit: int | None = None, cursor: str | None = None, id: str | None = None, **wanted: Any) -> Page[RequestItem]:
+        """Requests newest first; filters as the client's."""
+        with self._store.cursor() as reading:
+            if id is not None:
+                return Page(items=tuple(_item(row) for row in queries.find_requests(reading, id)))
+            page = queries.list_requests(reading, queries.RequestFilter(**wanted), limit or 100, cursor)
+        return Page(items=tuple(_item(row) for row in page.items), next=page.next)
+
+    def request(self, id: str) -> tuple[RequestItem, ...]:
+        return tuple(_item(row) for row in self._find(id))
+
+    def diagnosis(self, id: str, wait_s: float = 0.0) -> Diagnosis:
+        """The verdict on the newest request of that id; nothing more can come, so there is nothing to wait for."""
+        row = self._find(id)[0]
+        runbooks = load(self._config.runbooks.folders)
+        with self._store.cursor() as cursor:
+            return diagnose_row(cursor, row, runbooks, self._config.runbooks.params, self._config.timeline, _now())
+
+    def incidents(self, state: str | None = None) -> tuple[Incident, ...]:
+        with self._store.cursor() as cursor:
+            rows = queries.structs(cursor, IncidentRow, "select * from incidents order by opened_at desc")
+        found = [from_row(row) for row in rows]
+        return tuple(i for i in found if state is None or i.state == state)
+
+    def incident(self, id: str) -> Incident:
+        found = next((i for i in self.incidents() if i.incident_id == id), None)
+        if found is None:
+            raise IncidentNotFoundError(f"no incident {id}")
+        return found
+
+    def ack(self, id: str) -> Incident:
+        raise UsageError("only a running daemon can acknowledge or close an incident: start `lensd serve`")
+
+    close = ack
+
+    def _find(self, ident: str) -> list[dict[str, Any]]:
+        with self._store.cursor() as cursor:
+            found = queries.find_requests(cursor, ident)
+        if not found:
+            raise RequestNotFoundError(f"no request {ident}")
+        return found
+
+
+def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
+    """Decode what was acknowledged and not drained, and assemble its requests, in memory."""
+    traces: set[str] = set()
+
+    def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
+        rows = decode(kind, payload, received_at_us)
+        traces.update(touched(rows))
+        return rows
+
+    replay(store, Scan(folder / "journal", store.position()), decode_noting)
+    with store.cursor() as cursor:
+        open_ones = "select distinct trace_id from requests where not settled and trace_id is not null"
+        traces.update(row[0] for row in cursor.execute(open_ones).fetchall())
+        assembler = Assembler(config.timeline)
+        assembler.touch(traces)
+        rows = [r.row for r in assembler.step(cursor, _now())]
+    store.append(batch_of({"requests": rows}))
+
+
+def _item(row: dict[str, Any]) -> RequestItem:
+    """The row as the API gives it."""
+    times = {name: instant(row[name]) for name in ("started_at", "ended_at") if row[name] is not None}
+    return msgspec.convert({**row, **times}, RequestItem)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+

@@ -1,0 +1,91 @@
+"""Options that several verbs share, and what they open."""
+
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from lensd.config import Config
+    from lensd.records import Diagnosis
+
+ConfigPath = Annotated[str | None, typer.Option("--config", help="Path of lensd.toml.", show_default="./, ~/.config/lensd/, /etc/lensd/")]
+Server = Annotated[str | None, typer.Option("--server", envvar="LENSD_URL", help="URL of the daemon's API.", show_default="from lensd.toml")]
+StorePath = Annotated[str | None, typer.Option("--store", help="Read this store folder, without a daemon.")]
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    MD = "md"
+
+
+class FailOn(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print the answer.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the label alone.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Least severity that exits with 3.")]
+
+
+def load_config(path: str | None) -> "Config":
+    from lensd.config import load
+
+    return load(path)
+
+
+def open_reader(config: "Config", server: str | None, store: str | None = None) -> Any:
+    """The daemon where it answers, else the store's folder itself.
+
+    Raises NoStoreError, StoreBusyError (a daemon holds the store and does not answer) and ServerError (a named one does not).
+    """
+    from lensd.api.reader import open_reader as open_it
+
+    return open_it(config, server, store)
+
+
+def print_diagnosis(diagnosis: "Diagnosis", form: Format, quiet: bool, fail_on: FailOn) -> int:
+    """Print the answer to stdout; the exit status."""
+    import os
+
+    from lensd import report
+    from lensd.records import Severity
+
+    if quiet:
+        print(diagnosis.verdict.label)
+    elif form is Format.JSON:
+        print(report.as_json(diagnosis))
+    elif form is Format.MD:
+        print(report.as_markdown(diagnosis), end="")
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        print(report.as_text(diagnosis, colour=colour), end="")
+    return report.exit_status(diagnosis, Severity(fail_on.value))
+
+
+def instant(text: str | None) -> int | None:
+    """Microseconds since the epoch of `2026-01-31T09:00`, `09:00` (today, UTC) or `15m` (that long ago)."""
+    from datetime import UTC, datetime, timedelta
+
+    from lensd.errors import UsageError
+
+    if text is None:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if text[:-1].isdigit() and text[-1:] in units:
+        return int((time.time() - int(text[:-1]) * units[text[-1]]) * 1e6)
+    try:
+        if len(text) <= 8 and ":" in text:
+            clock = datetime.strptime(text, "%H:%M:%S" if text.count(":") == 2 else "%H:%M").time()
+            at = datetime.combine(datetime.now(UTC).date(), clock, UTC)
+            return int((at if at <= datetime.now(UTC) else at - timedelta(days=1)).timestamp() * 1e6)
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6)
+    except ValueError:
+        raise UsageError(f"{text!r} is no instant: write 2026-01-31T09:00, 09:00 or 15m (times are UTC)") from None

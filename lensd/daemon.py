@@ -1,0 +1,185 @@
+"""The one place where it is all wired together: door → journal → writer → store; judge → incidents → alerts; API."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from lensd.alerts.outbox import Outbox
+from lensd.alerts.post import post
+from lensd.alerts.registry import make_destinations
+from lensd.alerts.stages import Retry
+from lensd.api.app import build_app
+from lensd.api.backend import Backend
+from lensd.config import Config, read_token
+from lensd.diagnosis.runbook import load
+from lensd.errors import ConfigError, StoreError
+from lensd.judge import Judge
+from lensd.receive.decode import decode
+from lensd.receive.http import OtlpDoor
+from lensd.store.arrow import batch_of
+from lensd.store.folder import FolderStore
+from lensd.store.journal import Journal
+from lensd.store.writer import Writer
+from lensd.timeline.assembler import Assembler, touched
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """All parts, made in order; `start` and `stop` run the threads, `serve` the two doors around them."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.started_at = time.time()
+        self.runbooks = load(config.runbooks.folders)
+        destinations = make_destinations(config.alerts, config.serve.public_url)
+        self.store = FolderStore(config.store_folder)
+        self.token = ensure_token(config.token_file)
+        self.journal = Journal(config.store_folder / "journal", max_bytes=config.serve.journal_max_bytes, after=self.store.reached())
+        self.outbox = Outbox(
+            lambda rows: self.store.append(batch_of({"deliveries": rows})), destinations, _now, chance=random.random, post=post,
+            retry=Retry(
+                first_s=config.alerts.first_retry_s, longest_s=config.alerts.longest_retry_s, deadline_s=config.alerts.give_up_after_s
+            ),
+            max_pending=config.alerts.max_pending,
+        )
+        installed_at = int((config.store_folder / "store.json").stat().st_mtime * 1e6)
+        self.judge = Judge(self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at)
+        self.writer = Writer(self.journal, self.store, decode, on_batch=lambda rows: self.judge.touch(touched(rows)))
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True),
+            threading.Thread(target=self.outbox.run, args=(self._stop,), name="lensd-alerts", daemon=True),
+        ]
+
+    def start(self) -> None:
+        self.judge.restore()
+        self.writer.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Everything acknowledged is stored, everything settled judged once more, before the files are let go."""
+        self.journal.close()
+        self.writer.stop()
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(10)
+        self._tick()
+        self.store.close()
+
+    def health(self) -> dict[str, Any]:
+        counts = self.writer.counts
+        return {
+            "version": importlib.metadata.version("lensd"), "pid": os.getpid(), "started_at": _instant(self.started_at),
+            "store": str(self.config.store_folder), "lag_s": self.writer.lag_s, "journal_bytes": self.journal.bytes,
+            "seq": counts.records + counts.batches,
+            "counts": {
+                "records": counts.records, "rows": counts.rows, "bad_records": counts.bad_records, "failed_appends": counts.failed_appends,
+                "alerts_owed": self.outbox.pending(),
+            },
+        }
+
+    def _judge_forever(self) -> None:
+        while not self._stop.wait(self.config.serve.evaluate_every_s):
+            self._tick()
+
+    def _tick(self) -> None:
+        try:
+            self.judge.tick(_now())
+        except StoreError as error:
+            log.warning("judging put off: %s", error)
+        except Exception:
+            log.exception("judging failed; the next tick tries again")
+
+
+def serve(config: Config) -> None:
+    """Run the daemon until SIGTERM or Ctrl-C. Raises StoreBusyError, ConfigError before anything listens."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    doors = [_listen(config.serve.otlp), _listen(config.serve.api)]
+    daemon = Daemon(config)
+    daemon.start()
+    log.info("lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], config.serve.otlp, config.serve.api, config.store_folder)
+    try:
+        asyncio.run(_serve(daemon, doors))
+    finally:
+        daemon.stop()
+
+
+async def _serve(daemon: Daemon, doors: list[socket.socket]) -> None:
+    config = daemon.config
+    backend = Backend(
+        store=daemon.store, runbooks=daemon.runbooks, params=config.runbooks.params, limits=config.timeline, incidents=daemon.judge,
+        health=daemon.health, token=daemon.token,
+    )
+    door = OtlpDoor(daemon.journal, daemon.token, config.serve.limits)
+    servers = [_server(app) for app in (door, build_app(backend))]
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, servers)
+    await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in zip(servers, doors, strict=True)))
+
+
+def _end(servers: list["_Server"]) -> None:
+    for server in servers:
+        server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: two servers share one process, which the daemon ends."""
+
+    def capture_signals(self) -> contextlib.nullcontext[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+
+def _server(app: Any) -> _Server:
+    return _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5))
+
+
+def _listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host.strip("[]"), int(port)))
+    except (OSError, ValueError) as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {address}: {error}; set serve.otlp or serve.api to a free one") from None
+    sock.listen(1024)
+    return sock
+
+
+def ensure_token(path: Path) -> str:
+    """The bearer token in `path`; made there on the first start, readable by its owner alone."""
+    token = read_token(path)
+    if token is not None:
+        return token
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    token = secrets.token_urlsafe(24)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _instant(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

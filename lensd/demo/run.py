@@ -1,0 +1,95 @@
+"""The demo from start to end: engine, `lensd up`, tour, and then it stays until Ctrl-C."""
+
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from lensd.api.client import Client
+from lensd.demo import engine as engines
+from lensd.demo import replay, tour
+from lensd.demo.faults import HEALTHY
+from lensd.demo.hook import Hook
+from lensd.demo.place import Place, configure, prepare
+from lensd.demo.traffic import Traffic
+from lensd.supervise import Part, Supervisor, answers
+
+READY_S = 60.0
+CRASH = "engine-crash"
+
+
+def run(folder: Path, engine_dir: Path, engine_url: str | None, engine_key_file: str, *, once: bool) -> int:
+    """Exit status: 0 every fault named right, 1 one was not, 5 no engine could be had."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    place = prepare(folder)
+    with ExitStack() as stack:
+        hook = Hook()
+        stack.callback(hook.close)
+        try:
+            own = _target(stack, place, engine_dir, engine_url, engine_key_file, hook)
+        except engines.NoEngineError as error:
+            print(f"lensd: {error}", file=sys.stderr)
+            return replay.run(place, hook, once=once, stop=stop)
+        client, traffic = _ready(stack, place, own)
+        stops = tour.run(traffic, client, place.dashboard_url)
+        right = all(s.right for s in stops if s.got is not None)
+        if own is not None:
+            told = tour.alerted(hook, CRASH)
+            print(f"\nwebhook: {'1 alert for ' + CRASH if told else 'no alert came'}", flush=True)
+            right = right and told and hook.alerts.count(("firing", CRASH)) == 1
+        print(f"\n{tour.summary(stops)}\ndashboard  {place.dashboard_url}", flush=True)
+        if not once:
+            print("stays up until Ctrl-C", flush=True)
+            stop.wait()
+    return 0 if right else 1
+
+
+def _target(stack: ExitStack, place: Place, engine_dir: Path, engine_url: str | None, engine_key_file: str, hook: Hook) -> Any:
+    """Start or find the engine and everything around it; the engine itself where it is ours, else None."""
+    if engine_url:
+        configure(place, engines.named_target(engine_url, engine_key_file), hook.url)
+        _up(stack, place)
+        return None
+    engines.build(engine_dir)
+    own = engines.start(engine_dir, place)
+    stack.callback(own.stop)
+    print(f"starting a real vLLM on {own.url} (25 s or more) ...", flush=True)
+    configure(place, engines.own_target(own, place), hook.url)
+    _up(stack, place)
+    return engines.wait(own)
+
+
+def _up(stack: ExitStack, place: Place) -> None:
+    """`lensd up`, its output in a log of the demo's folder."""
+    log = stack.enter_context((place.folder / "up.log").open("w"))
+    supervisor = Supervisor(log)
+    stack.callback(supervisor.stop)
+    supervisor.start(Part("up", ("up", "--config", str(place.config)), answers(f"{place.dashboard_url}/_stcore/health")), READY_S)
+
+
+def _ready(stack: ExitStack, place: Place, own: Any) -> tuple[Client, Traffic]:
+    """Client and callers, once a request goes through."""
+    kill = (lambda: engines.kill_core(own)) if own is not None else None
+    target = own.model if own is not None else _model(place)
+    traffic = Traffic(place.gateway_url, place.otlp_url, place.token, target, place.keys, kill)
+    stack.callback(traffic.close)
+    client = Client(place.api_url, place.token)
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if HEALTHY.run(traffic).said == "HTTP 200":
+            break
+        time.sleep(1)
+    return client, traffic
+
+
+def _model(place: Place) -> str:
+    import tomllib
+
+    upstream = tomllib.loads(place.config.read_text())["gateway"]["upstreams"][0]
+    return engines.named_target(upstream["url"], upstream.get("api_key_file", "")).model
+

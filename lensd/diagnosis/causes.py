@@ -1,0 +1,241 @@
+"""From what fired to one verdict: which finding explains which, which is the root, and what may not be said.
+
+A finding that another explains stands under it. The root is what nothing else explains; then the more certain, then the higher
+`precedence`, then `rank` (the share of the time held). Symptoms are never a verdict; a negative is one only where no cause
+fires; where neither does, the verdict says what would have to be known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from lensd_collectors.conventions import Decision, Outcome
+
+from lensd.diagnosis.evaluate import Answer, Evaluation, Fired, Judged, Quiet, Result, Unknown
+from lensd.diagnosis.runbook import Runbook
+from lensd.diagnosis.scope import microseconds
+from lensd.records import CONFIDENCE_RANK, Confidence, Evidence, Finding, NotEvaluated, RuledOut, Severity, Subject, Verdict
+
+LATE_US: Final = 60_000_000  # a cause may seem to begin this much after its effect
+STANDS_ON: Final = ("engine", "model", "gpu", "request_id")
+MOST_NAMED: Final = 4  # missing things named in one sentence
+INCONCLUSIVE: Final = "inconclusive"
+ANY: Final = "\0"  # index of causes on whatever request
+MOST_REQUESTS: Final = 5  # ids named where a finding stands on many
+
+BEFORE_ENGINE: Final = frozenset(
+    {
+        Decision.KEY_MISSING, Decision.KEY_MALFORMED, Decision.KEY_UNKNOWN, Decision.MODEL_NOT_ALLOWED, Decision.MODEL_UNKNOWN,
+        Decision.PATH_UNKNOWN, Decision.METHOD_NOT_ALLOWED, Decision.BODY_TOO_LARGE, Decision.BODY_MALFORMED,
+        Decision.CONTEXT_TOO_LONG, Decision.RATE_LIMITED, Decision.UPSTREAM_CREDENTIAL_REFUSED,
+    }
+)  # fmt: skip
+"""Decisions that no state of the engine can have caused."""
+
+
+class Conclusion(NamedTuple):
+    verdict: Verdict
+    findings: tuple[Finding, ...]  # best first, each with what explains it
+    ruled_out: tuple[RuledOut, ...]
+    not_evaluated: tuple[NotEvaluated, ...]
+
+
+def conclude(evaluation: Evaluation, subject: Subject) -> Conclusion:
+    """The verdict on one request, or on a folder of files (`subject.kind`), where findings of many requests become one."""
+    judged = _judged(evaluation, subject)
+    request = judged.request_id if judged is not None else None
+    books = {result.runbook.id: result.runbook for result in evaluation.results}
+    answers = [(result, result.of(request)) for result in evaluation.results]
+    fired = [finding for _, answer in answers if isinstance(answer, Fired) for finding in answer.findings]
+    fired = [finding for finding in fired if _concerns(finding, judged)] if judged is not None else gather(fired)
+    findings = rank(merge(fired), books)
+    well = _all_well(evaluation)
+    verdict = _verdict(findings, well, judged) or inconclusive(answers, judged)
+    said = {finding.label for finding in findings}
+    return Conclusion(verdict, tuple(findings), _ruled_out(answers, said), _not_evaluated(answers, said))
+
+
+def rank(findings: Iterable[Finding], runbooks: Mapping[str, Runbook]) -> list[Finding]:
+    """The findings best first, each with the label of the finding that explains it."""
+    given = sorted(findings, key=lambda finding: _order(finding, runbooks))
+    by_effect: dict[tuple[str, str | None], list[tuple[int, Finding]]] = {}
+    for number, cause in enumerate(given):
+        for label in cause.explains if cause.kind == "cause" else ():
+            by_effect.setdefault((label, cause.request_id), []).append((number, cause))
+            if cause.request_id is not None:
+                by_effect.setdefault((label, ANY), []).append((number, cause))
+    named = []
+    for effect in given:
+        requests = (effect.request_id, None) if effect.request_id is not None else (ANY, None)
+        candidates = [entry for request in requests for entry in by_effect.get((effect.label, request), ())]
+        first = min((entry for entry in candidates if explains(entry[1], effect)), default=None, key=lambda entry: entry[0])
+        named.append(msgspec.structs.replace(effect, explained_by=first[1].label if first else None))
+    return sorted(named, key=lambda finding: (finding.explained_by is not None, *_order(finding, runbooks)))
+
+
+def explains(cause: Finding, effect: Finding) -> bool:
+    """Whether `cause` names the effect's label, stands on the same (or an unknown) engine, model, gpu and request, and began in time."""
+    if cause.kind != "cause" or effect.label not in cause.explains or cause.label == effect.label:
+        return False
+    if any(not _matches(getattr(cause, name), getattr(effect, name)) for name in STANDS_ON):
+        return False
+    return cause.since_at is None or effect.since_at is None or cause.since_at <= effect.since_at + LATE_US
+
+
+def gather(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding a runbook, engine, model, gpu and key: the surest of them, with how many requests it stands on."""
+    groups: dict[tuple[str | None, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.runbook, finding.engine, finding.model, finding.gpu, finding.key_id), []).append(finding)
+    gathered = []
+    for group in groups.values():
+        best = max(group, key=lambda finding: (CONFIDENCE_RANK[finding.confidence], finding.rank))
+        requests = list(dict.fromkeys(finding.request_id for finding in group if finding.request_id is not None))
+        if len(requests) > 1:
+            more = f" and {len(requests) - MOST_REQUESTS} more" if len(requests) > MOST_REQUESTS else ""
+            line = Evidence(text=f"{len(requests)} requests: {', '.join(requests[:MOST_REQUESTS])}{more}")
+            begun = [finding.since_at for finding in group if finding.since_at is not None]
+            best = msgspec.structs.replace(
+                best, request_id=None, evidence=(*best.evidence, line), since_at=min(begun) if len(begun) == len(group) else None
+            )
+        gathered.append(best)
+    return gathered
+
+
+def merge(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding where `<id>` and `<id>@window` found the same label on the same engine, model and gpu: the surer, with all lines."""
+    merged: list[Finding] = []
+    for finding in sorted(findings, key=lambda f: (-CONFIDENCE_RANK[f.confidence], f.request_id is None)):
+        same = next((number for number, other in enumerate(merged) if _is_same(other, finding)), None)
+        if same is None:
+            merged.append(finding)
+        elif merged[same].runbook != finding.runbook:
+            merged[same] = _joined(merged[same], finding)
+    return merged
+
+
+def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None) -> Verdict:
+    """What is said where the evidence does not carry a verdict: which missing thing would carry it."""
+    asked = [answer for result, answer in answers if isinstance(answer, Unknown) and result.runbook.kind == "cause"]
+    pointed = [name for answer in asked if answer.pointed for name in answer.missing]
+    lacking = [name for answer in asked for name in answer.missing]
+    names = list(dict.fromkeys(pointed or lacking))
+    if names:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        cause = f"could not tell, because this is missing: {', '.join(names[:MOST_NAMED])}{more}"
+        fix = "attach what is missing (see not_evaluated), then look again"
+    else:
+        cause = "could not tell: no rule fits what is known, and nothing known says that all is well"
+        fix = "look at the timeline and the findings shown; a runbook of your own can name this cause"
+    well = judged is not None and judged.outcome == Outcome.OK
+    return Verdict(
+        label=INCONCLUSIVE,
+        stage=judged.where if judged is not None else "none",
+        severity=Severity.INFO if well else Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        cause=cause,
+        fix=fix,
+    )
+
+
+def verdict_of(finding: Finding) -> Verdict:
+    return Verdict(
+        label=finding.label,
+        stage=finding.stage,
+        severity=finding.severity,
+        confidence=finding.confidence,
+        cause=finding.cause,
+        fix=finding.fix,
+    )
+
+
+def _judged(evaluation: Evaluation, subject: Subject) -> Judged | None:
+    """The request that is judged; one without an id of its own is the only one in the scope."""
+    if subject.kind != "request":
+        return None
+    if subject.request_id in evaluation.subjects:
+        return evaluation.subjects[subject.request_id]
+    return next(iter(evaluation.subjects.values())) if len(evaluation.subjects) == 1 else None
+
+
+def _verdict(findings: Sequence[Finding], well: bool, judged: Judged | None) -> Verdict | None:
+    """A request's own cause, or the window cause that explains it, goes before a window cause that only stands beside it."""
+    causes = [finding for finding in findings if finding.kind == "cause"]
+    negatives = [finding for finding in findings if finding.kind == "negative"] if well else []
+    if judged is not None:
+        own = _with_explaining([finding for finding in causes if finding.request_id is not None], causes)
+        if not own and negatives:
+            return verdict_of(negatives[0])  # whatever stands on the engine did not reach this request
+        causes = own or ([] if judged.decision in BEFORE_ENGINE else causes)
+    roots = [finding for finding in causes if finding.explained_by is None] or causes
+    if roots:
+        return verdict_of(roots[0])
+    return verdict_of(negatives[0]) if negatives else None
+
+
+def _with_explaining(own: Sequence[Finding], causes: Sequence[Finding]) -> list[Finding]:
+    """`own` and every cause above them, best first."""
+    labels = {finding.label for finding in own}
+    while True:
+        above = {f.explained_by for f in causes if f.label in labels and f.explained_by is not None}
+        if above <= labels:
+            return [finding for finding in causes if finding in own or finding.label in labels - {f.label for f in own}]
+        labels |= above
+
+
+def _all_well(evaluation: Evaluation) -> bool:
+    """Whether a negative may be said: positive grounds for every request judged, and no rule that asks for more about one."""
+    negatives = [result for result in evaluation.results if result.runbook.kind == "negative"]
+    grounds = {finding.request_id for result in negatives for finding in result.findings}
+    causes = [result for result in evaluation.results if result.runbook.kind == "cause"]
+    asked = any(unknown.pointed for result in causes for unknown in result.unknown.values())
+    return not asked and (None in grounds or set(evaluation.subjects) <= grounds)
+
+
+def _concerns(finding: Finding, judged: Judged) -> bool:
+    """Whether a finding stands on the request, or on its engine and model before it ended."""
+    if finding.request_id is not None:
+        return finding.request_id == judged.request_id
+    if not _matches(finding.engine, judged.engine):
+        return False
+    if finding.engine is None and not _matches(finding.model, judged.model):
+        return False
+    if finding.since_at is None or judged.ended_at is None:
+        return True
+    return finding.since_at <= microseconds(judged.ended_at) + LATE_US
+
+
+def _order(finding: Finding, runbooks: Mapping[str, Runbook]) -> tuple[int, int, float]:
+    book = runbooks.get(finding.runbook)
+    return (-CONFIDENCE_RANK[finding.confidence], -(book.precedence if book else 0), -finding.rank)
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    return one.label == other.label and all(_matches(getattr(one, name), getattr(other, name)) for name in STANDS_ON)
+
+
+def _joined(kept: Finding, other: Finding) -> Finding:
+    """The kept finding with what the other knows besides."""
+    texts = {line.text for line in kept.evidence}
+    lines: tuple[Evidence, ...] = kept.evidence + tuple(line for line in other.evidence if line.text not in texts)
+    known = {name: getattr(kept, name) or getattr(other, name) for name in (*STANDS_ON, "key_id")}
+    return msgspec.structs.replace(kept, evidence=lines, explains=tuple(dict.fromkeys(kept.explains + other.explains)), **known)
+
+
+def _matches(one: str | None, other: str | None) -> bool:
+    return one is None or other is None or one == other
+
+
+def _ruled_out(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tuple[RuledOut, ...]:
+    quiet = {r.runbook.label: a.because for r, a in answers if isinstance(a, Quiet) and r.runbook.kind == "cause"}
+    unknown = {r.runbook.label for r, a in answers if isinstance(a, Unknown)}
+    return tuple(RuledOut(label=label, because=because) for label, because in quiet.items() if label not in said | unknown)
+
+
+def _not_evaluated(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tuple[NotEvaluated, ...]:
+    missing: dict[str, tuple[str, ...]] = {}
+    for result, answer in answers:
+        if isinstance(answer, Unknown) and result.runbook.label not in said:
+            before = missing.get(result.runbook.label, ())
+            missing[result.runbook.label] = tuple(dict.fromkeys(before + answer.missing))
+    return tuple(NotEvaluated(label=label, missing=names) for label, names in missing.items())

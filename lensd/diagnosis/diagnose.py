@@ -1,0 +1,139 @@
+"""The verdict on one request: its timeline, every rule judged on it, one conclusion."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from lensd_collectors import conventions as c
+from lensd_collectors.conventions import Outcome, Stage
+from lensd_collectors.dialects import load as load_dialects
+
+from lensd.diagnosis.causes import INCONCLUSIVE, conclude
+from lensd.diagnosis.evaluate import evaluate
+from lensd.diagnosis.resolve import LiveCites, resolve
+from lensd.diagnosis.runbook import Runbook
+from lensd.diagnosis.scope import AFTER, BEFORE, Scope, microseconds
+from lensd.records import Confidence, Diagnosis, Severity, Subject, Timeline, Verdict
+from lensd.report import duration
+from lensd.store.interface import Cursor
+from lensd.timeline.assembler import Assembled, assemble_all
+from lensd.timeline.evidence import RequestEvidence
+from lensd.timeline.gather import engine_ids
+from lensd.timeline.limits import Limits
+
+
+def diagnose_row(
+    cursor: Cursor,
+    row: Mapping[str, Any],
+    runbooks: Mapping[str, Runbook],
+    params: Mapping[str, Mapping[str, Any]],
+    limits: Limits,
+    now: int,
+) -> Diagnosis:
+    """The verdict document of a row of `requests`, as known at `now` (microseconds since the epoch)."""
+    found = [r for r in assemble_all(cursor, [row["trace_id"]], now, limits) if r.row.request_key == row["request_key"]]
+    request = found[0] if found else None
+    scope = _scope(row, now)
+    evaluation = evaluate(cursor, runbooks, scope, overrides=params)
+    subject = _subject(row, request)
+    named = _rule_name(row)
+    conclusion = conclude(evaluation, msgspec.structs.replace(subject, request_id=named))
+    verdict = conclusion.verdict
+    if verdict.label == INCONCLUSIVE and row["outcome"] == Outcome.OPEN and request is not None:
+        verdict = _of_open(request)
+    timeline = request.timeline if request is not None else Timeline(stages=(), unattributed_ms=0.0, gaps=(), total_ms=row["total_ms"] or 0.0)
+    return Diagnosis(
+        subject=subject,
+        verdict=verdict,
+        timeline=timeline.stages,
+        unattributed_ms=timeline.unattributed_ms,
+        gaps=timeline.gaps,
+        total_ms=timeline.total_ms,
+        clock_skew_ms=timeline.clock_skew_ms,
+        findings=tuple(resolve(conclusion.findings, live_cites(cursor, scope))),
+        ruled_out=conclusion.ruled_out,
+        not_evaluated=conclusion.not_evaluated,
+    )
+
+
+def live_cites(cursor: Cursor, scope: Scope) -> LiveCites:
+    """What cites of live rows point at: samples are shown under the engine's own metric names, newest first."""
+    names: dict[str, tuple[str, ...]] = {}
+    for dialect in load_dialects().values():
+        for column, metrics in dialect.metrics.items():
+            names[column.partition(".")[2]] = (*names.get(column.partition(".")[2], ()), *metrics)
+    return LiveCites(cursor, scope.from_us, scope.to_us, names)
+
+
+def _scope(row: Mapping[str, Any], now: int) -> Scope:
+    """The request alone, and the time around it on its own engine."""
+    start = microseconds(row["started_at"])
+    end = microseconds(row["ended_at"]) if row["ended_at"] is not None else now
+    models = tuple(m for m in dict.fromkeys((row["served_model"], row["model"])) if m)
+    return Scope(
+        from_us=start - int(BEFORE.total_seconds() * 1e6), to_us=min(now, end + int(AFTER.total_seconds() * 1e6)),
+        keys=(row["request_key"],), engine=row["engine"], models=models,
+    )
+
+
+def _rule_name(row: Mapping[str, Any]) -> str:
+    """What rules call a request: its own id, else the engine's, else its trace."""
+    return str(row["request_id"] or row["engine_request_id"] or row["trace_id"] or row["request_key"])
+
+
+def _subject(row: Mapping[str, Any], request: Assembled | None) -> Subject:
+    known = (row["request_id"], row["engine_request_id"], row["trace_id"], *(engine_ids(request.evidence) if request is not None else ()))
+    return Subject(
+        kind="request",
+        request_id=row["request_id"],
+        trace_id=row["trace_id"],
+        aliases=tuple(dict.fromkeys(str(name) for name in known if name)),
+        model=row["served_model"] or row["model"],
+        engine=row["engine"],
+        key_id=row["key_id"],
+        started_at=instant(row["started_at"]),
+        status=row["status"],
+        outcome=row["outcome"],
+        settled=row["settled"],
+        revision=row["revision"],
+    )
+
+
+def instant(at: datetime) -> str:
+    """RFC 3339 with milliseconds, UTC."""
+    return at.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _of_open(request: Assembled) -> Verdict:
+    """Where an open request stands, for how long, and what it waits for."""
+    stages = {s.stage: s for s in request.timeline.stages}
+    engine = request.row.engine or "the engine"
+    if stages[Stage.DECODE].duration_ms is not None:
+        stage, said = Stage.DECODE, _of_streaming(request.evidence, stages[Stage.DECODE].duration_ms)
+    elif (waited := stages[Stage.PREFILL].duration_ms) is not None:
+        stage = Stage.PREFILL
+        said = f"handed to {engine}; nobody waits there any more, and no byte has come: in prefill for {duration(waited)} (estimated from scrapes)"
+    elif (waited := stages[Stage.QUEUE].duration_ms) is not None:
+        stage = Stage.QUEUE
+        said = (
+            f"handed to {engine} {duration(waited)} ago and no byte has come; queue (estimated): without the engine's own record "
+            "prefill cannot be told apart"
+        )
+    else:
+        stage = Stage.AUTH_ROUTING
+        said = f"in the gateway for {duration(request.timeline.total_ms)}, not handed to an engine yet"
+    return Verdict(
+        label=INCONCLUSIVE, stage=stage.value, severity=Severity.INFO, confidence=Confidence.POSSIBLE, cause=f"still open: {said}",
+        fix="ask again, or look at the engine: does its token counter move?",
+    )
+
+
+def _of_streaming(request: RequestEvidence, decoding_ms: float | None) -> str:
+    last = request.last_signal
+    silent = last.fields.get(c.PROGRESS_SILENT_MS) if last is not None else None
+    chunks = last.fields.get(c.CHUNKS) if last is not None else None
+    parts = [f"streaming for {duration(decoding_ms)}"]
+    parts += [f"{chunks} chunks so far"] if chunks is not None else []
+    parts += [f"last byte {duration(float(silent))} before that was said"] if silent is not None else []
+    return ", ".join(parts)

@@ -1,0 +1,90 @@
+"""Whether the evidence a rule needs is there: `needs` all of it, `needs_any` one whole group of it.
+
+`subjects.<column>` is judged per request. Another table's column is there for a request if a row of its engine (or of an
+unknown one) around its time has a value, for a window rule if any row of the window has one.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from lensd_collectors.rows import TABLES
+
+from lensd.diagnosis.runbook import Runbook
+from lensd.store.interface import Cursor
+
+MARGIN_S: Final = 60  # a sample this close to a request counts as around its time
+
+
+class Needs:
+    """Answers for one scope, each asked of the database once; made anew for each evaluation."""
+
+    def __init__(self, cursor: Cursor, from_at: datetime, to_at: datetime) -> None:
+        self._cursor, self._from, self._to = cursor, from_at, to_at
+        self._lacking: dict[str, frozenset[str]] = {}
+
+    def of_window(self, book: Runbook, from_at: datetime, to_at: datetime) -> tuple[str, ...]:
+        """Names that are missing for a window rule."""
+        return _missing(book, {need for need in _all(book) if not self._in_window(need, from_at, to_at)})
+
+    def of_requests(self, book: Runbook, request_ids: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Request id to the names that are missing for it; requests that can be judged are left out."""
+        lacking = {need: self._requests_without(need) for need in _all(book)}
+        if not any(lacking.values()):
+            return {}
+        touched = frozenset().union(*lacking.values()) & request_ids
+        found = {request: _missing(book, {need for need, without in lacking.items() if request in without}) for request in touched}
+        return {request: missing for request, missing in found.items() if missing}
+
+    def _in_window(self, need: str, from_at: datetime, to_at: datetime) -> bool:
+        table, column = need.split(".")
+        when = "true" if table == "config_facts" else f"({_instant(table)} is null or {_instant(table)} between $from and $to)"
+        bounds = {} if when == "true" else {"from": from_at, "to": to_at}
+        sql = f"select exists (from {table} where {column} is not null and {when})"
+        return bool(self._cursor.execute(sql, bounds).fetchone()[0])
+
+    def _requests_without(self, need: str) -> frozenset[str]:
+        if need not in self._lacking:
+            table, column = need.split(".")
+            if table == "subjects":
+                rows = self._cursor.execute(f"select request_id from subjects where {column} is null").fetchall()
+            else:
+                rows = self._far_from(table, column)
+            self._lacking[need] = frozenset(row[0] for row in rows)
+        return self._lacking[need]
+
+    def _far_from(self, table: str, column: str) -> list[tuple[str]]:
+        """Requests around which no row of `table` has a value in `column`."""
+        engine = {"config_facts": "subject"}.get(table, "engine" if "engine" in TABLES[table].__struct_fields__ else "null::varchar")
+        if table == "config_facts":  # a setting holds until it is changed
+            sql = f"""
+                with have as (select distinct {engine} as engine from {table} where {column} is not null)
+                select request_id from subjects s where not exists (
+                  from have h where h.engine is null or s.engine is null or h.engine = s.engine)"""
+            rows: list[tuple[str]] = self._cursor.execute(sql).fetchall()
+            return rows
+        at = _instant(table)
+        sql = f"""
+            with have as (
+              select {engine} as engine, min({at}) - interval {MARGIN_S} seconds as lo, max({at}) + interval {MARGIN_S} seconds as hi,
+                     bool_or({at} is null) as undated
+              from {table} where {column} is not null and ({at} is null or {at} between $from and $to) group by all)
+            select request_id from subjects s where not exists (
+              from have h where (h.engine is null or s.engine is null or h.engine = s.engine)
+                and (h.undated or (h.lo <= coalesce(s.ended_at, $to) and h.hi >= s.started_at)))"""
+        rows = self._cursor.execute(sql, {"from": self._from, "to": self._to}).fetchall()
+        return rows
+
+
+def _all(book: Runbook) -> list[str]:
+    return list(dict.fromkeys([*book.needs, *(need for group in book.needs_any for need in group)]))
+
+
+def _missing(book: Runbook, absent: set[str]) -> tuple[str, ...]:
+    missing = [need for need in book.needs if need in absent]
+    if book.needs_any and all(any(need in absent for need in group) for group in book.needs_any):
+        missing += [need for group in book.needs_any for need in group if need in absent]
+    return tuple(dict.fromkeys(missing))
+
+
+def _instant(table: str) -> str:
+    return "seen_at" if table != "subjects" and "seen_at" in TABLES[table].__struct_fields__ else "started_at"

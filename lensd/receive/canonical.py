@@ -1,0 +1,253 @@
+"""Metrics of an OTLP body as engine samples, GPU samples, points and config facts, under the names that the dialects give them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lensd_collectors import conventions
+from lensd_collectors.dialects import Dialect, Selector
+from lensd_collectors.read.engine_log import ranked
+from lensd_collectors.rows import ConfigFact, EngineSample, GpuSample, Instant, Point, Row
+
+from lensd.receive import values
+from lensd.receive.values import Plain
+
+_SCRAPE_WIDE: Final = ("up", "start_at")  # columns that hold for every row of a scrape
+_SAMPLE_COLUMNS: Final = frozenset(EngineSample.__struct_fields__) - {"seen_at", "seq", "engine", "model", "src", *_SCRAPE_WIDE}
+_GPU_INTEGERS: Final = frozenset({"used_bytes", "free_bytes", "total_bytes", "reserved_bytes"})
+_GPU_TYPE: Final = "hw.type"
+_GPU_ID: Final = "hw.id"
+_NOT_LABELS: Final = frozenset({conventions.SCRAPE_TARGET, conventions.ENGINE_KIND})
+_DELTA: Final = 1
+_FACTS: Final = 10_000
+
+Labels = dict[str, Plain]
+Series = tuple[str, str | None, str | None, int]
+"""Engine, model, rank and instant: what one engine sample is about."""
+
+
+class Sample:
+    """One value or histogram of a body, with everything that says what it is about."""
+
+    __slots__ = ("at", "buckets", "counts", "engine", "kind", "labels", "name", "value")
+
+    def __init__(self, name: str, labels: Labels, at: Instant, value: float | None, resource: Labels) -> None:
+        self.name, self.labels, self.at, self.value = name, labels, at, value
+        self.buckets: list[float] | None = None
+        self.counts: list[float] | None = None
+        named = labels.get(conventions.ENGINE) or resource.get(conventions.ENGINE)
+        self.kind = values.text(labels.get(conventions.ENGINE_KIND) or resource.get(conventions.ENGINE_KIND))
+        self.engine = values.text(named) or values.text(resource.get(conventions.SERVICE_INSTANCE_ID))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the sender says that this is an engine's, in our words."""
+        return conventions.ENGINE in self.labels or self.kind is not None
+
+
+class Canonical:
+    """Turns metrics into rows; remembers which engines it has seen and which facts it has told. Not for several threads at once."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], *, keep_all_points: bool = False) -> None:
+        self._dialects = dialects
+        self._keep_all = keep_all_points
+        self._columns = {name: _columns(dialect) for name, dialect in dialects.items()}
+        self._by_metric = _first_dialect(dialects)
+        self._wide = {
+            selector.name: column
+            for dialect in dialects.values()
+            for column in _SCRAPE_WIDE
+            for selector in dialect.selectors.get(column, ())
+        }
+        self._any_points = frozenset(name for dialect in dialects.values() for name in dialect.points)
+        self._infos = {metric: labels for dialect in dialects.values() for metric, labels in dialect.infos.items()}
+        self._engines: set[str] = set()
+        self._facts: dict[tuple[str | None, str], str] = {}
+        self.dropped: Counter[str] = Counter()  # points left out, by reason: unknown, delta
+
+    def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
+        """The rows of an ExportMetricsServiceRequest."""
+        made: dict[str, list[Row]] = {}
+        for resource in message.resource_metrics:
+            about = values.attributes(resource.resource.attributes)
+            metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
+            samples = [sample for metric in metrics for sample in self._samples(metric, about, received_at)]
+            host = values.text(about.get(conventions.HOST_NAME))
+            for table, rows in (
+                ("gpu_samples", _gpu_samples(samples, host)),
+                ("engine_samples", self._engine_samples(samples)),
+                ("points", self._points(samples)),
+                ("config_facts", self._config_facts(samples)),
+            ):
+                if rows:
+                    made.setdefault(table, []).extend(rows)
+        return made
+
+    def _samples(self, metric: Any, resource: Labels, received_at: int) -> Iterator[Sample]:
+        which = metric.WhichOneof("data")
+        if which is None:
+            return
+        data = getattr(metric, which)
+        if which in ("sum", "histogram") and data.aggregation_temporality == _DELTA:
+            self.dropped["delta"] += len(data.data_points)  # our columns and buckets are totals
+            return
+        for point in data.data_points:
+            labels = values.attributes(point.attributes)
+            at = values.instant(point.time_unix_nano, received_at)
+            if which in ("gauge", "sum"):
+                number = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+                yield Sample(metric.name, labels, at, float(number) if math.isfinite(number) else None, resource)
+            elif which == "histogram":
+                sample = Sample(metric.name, labels, at, point.sum if math.isfinite(point.sum) else None, resource)
+                sample.buckets, sample.counts = list(point.explicit_bounds), [float(count) for count in point.bucket_counts]
+                yield sample
+            else:
+                self.dropped["unknown"] += 1
+
+    def _dialect_of(self, sample: Sample) -> Dialect | None:
+        named = self._dialects.get(sample.kind or "")
+        return named if named and sample.name in self._columns[named.name] else self._by_metric.get(sample.name)
+
+    def _engine_samples(self, samples: list[Sample]) -> list[Row]:
+        found: dict[Series, dict[str, tuple[int, float]]] = {}
+        wide: dict[tuple[str, int], dict[str, float]] = {}
+        sources: dict[tuple[str, int], str] = {}
+        for sample in samples:
+            if sample.engine is None or sample.value is None or sample.buckets is not None:
+                continue
+            scrape = (sample.engine, sample.at)
+            if sample.name in self._wide:
+                wide.setdefault(scrape, {})[self._wide[sample.name]] = sample.value
+                if sample.name == conventions.METRIC_UP and sample.is_named:
+                    self._know(sample.engine)
+            elif dialect := self._dialect_of(sample):
+                picked = _pick(self._columns[dialect.name], sample)
+                if picked:
+                    self._know(sample.engine)
+                    labels = _labels(dialect, sample.labels)
+                    _add(found.setdefault((sample.engine, labels[0], labels[1], sample.at), {}), picked, sample.value)
+            sources.setdefault(scrape, _source(sample))
+        scraped = {(engine, at) for engine, _, _, at in found}
+        for engine, at in wide.keys() - scraped:
+            if "up" in wide[engine, at] and engine in self._engines:  # anyone's `up` is not an engine's
+                found[engine, None, None, at] = {}
+        return [
+            _engine_sample(series, columns, wide.get((series[0], series[3]), {}), sources[series[0], series[3]])
+            for series, columns in found.items()
+        ]
+
+    def _know(self, engine: str) -> None:
+        if len(self._engines) < _FACTS:
+            self._engines.add(engine)
+
+    def _points(self, samples: list[Sample]) -> list[Row]:
+        made: list[Row] = []
+        for sample in samples:
+            if sample.name in self._any_points or self._keep_all:
+                labels = {key: value for key, value in sample.labels.items() if key not in _NOT_LABELS}
+                if sample.engine is not None:
+                    labels[conventions.ENGINE] = sample.engine
+                made.append(
+                    Point(
+                        seen_at=sample.at,
+                        name=sample.name,
+                        labels=values.json(labels),
+                        value=sample.value,
+                        buckets=sample.buckets,
+                        counts=sample.counts,
+                        src=_source(sample),
+                    )
+                )
+            elif sample.name not in self._wide and sample.name not in self._by_metric and sample.name not in conventions.GPU_METRICS:
+                self.dropped["unknown"] += 1
+        return made
+
+    def _config_facts(self, samples: list[Sample]) -> list[Row]:
+        """Labels of info gauges, told when they are new or have changed."""
+        made: list[Row] = []
+        for sample in samples:
+            for name in self._infos.get(sample.name, ()):
+                value = values.text(sample.labels.get(name))
+                before = self._facts.get((sample.engine, name))
+                if value is None or value == before:
+                    continue
+                if len(self._facts) >= _FACTS:
+                    self._facts.clear()
+                self._facts[sample.engine, name] = value
+                made.append(ConfigFact(seen_at=sample.at, subject=sample.engine, name=name, value=value, was=before, src=_source(sample)))
+        return made
+
+
+def _columns(dialect: Dialect) -> dict[str, list[tuple[str, int, Selector]]]:
+    """Metric name -> columns it may fill, with the selector's rank among the column's (0 best)."""
+    made: dict[str, list[tuple[str, int, Selector]]] = {}
+    for column, selectors in dialect.selectors.items():
+        for order, selector in enumerate(selectors):
+            if column in _SAMPLE_COLUMNS:
+                made.setdefault(selector.name, []).append((column, order, selector))
+    return made
+
+
+def _first_dialect(dialects: Mapping[str, Dialect]) -> dict[str, Dialect]:
+    """Metric name -> the first dialect that has it in a column."""
+    made: dict[str, Dialect] = {}
+    for dialect in dialects.values():
+        for name in _columns(dialect):
+            made.setdefault(name, dialect)
+    return made
+
+
+def _pick(columns: Mapping[str, list[tuple[str, int, Selector]]], sample: Sample) -> list[tuple[str, int, Selector]]:
+    labels = {key: value for key, value in sample.labels.items() if isinstance(value, str)}
+    return [entry for entry in columns.get(sample.name, ()) if entry[2].picks(sample.name, labels)]
+
+
+def _add(columns: dict[str, tuple[int, float]], picked: list[tuple[str, int, Selector]], value: float) -> None:
+    for column, order, selector in picked:
+        held = columns.get(column)
+        if held is None or order < held[0]:
+            columns[column] = (order, value)
+        elif selector.total and order == held[0]:
+            columns[column] = (order, held[1] + value)
+
+
+def _labels(dialect: Dialect, labels: Labels) -> tuple[str | None, str | None]:
+    """Model and rank."""
+    model = next((found for name in dialect.labels.get("model", ()) if (found := values.text(labels.get(name)))), None)
+    rank = next((found for name in dialect.labels.get("rank", ()) if (found := values.text(labels.get(name)))), None)
+    return model, rank
+
+
+def _engine_sample(series: Series, columns: Mapping[str, tuple[int, float]], wide: Mapping[str, float], src: str) -> Row:
+    engine, model, rank, at = series
+    row = EngineSample(seen_at=Instant(at), engine=ranked(engine, rank), model=model, src=src)
+    for column, (_, value) in columns.items():
+        setattr(row, column, value)
+    if "up" in wide:
+        row.up = wide["up"] > 0
+    if wide.get("start_at"):
+        row.start_at = Instant(round(wide["start_at"] * 1e6))
+    return row
+
+
+def _gpu_samples(samples: list[Sample], host: str | None) -> list[Row]:
+    found: dict[tuple[str | None, str, int], GpuSample] = {}
+    for sample in samples:
+        column = conventions.GPU_METRICS.get(sample.name)
+        index = sample.labels.get(conventions.GPU_INDEX, sample.labels.get(_GPU_ID))
+        if column is None or sample.value is None or index is None or sample.labels.get(_GPU_TYPE, "gpu") != "gpu":
+            continue
+        where = values.text(sample.labels.get(conventions.HOST_NAME)) or host
+        gpu = str(index)
+        row = found.setdefault(
+            (where, gpu, sample.at),
+            GpuSample(seen_at=sample.at, host=where, gpu=gpu, src=f"scrape:nvml:{where or '-'}/{gpu}@{values.rfc3339(sample.at)}"),
+        )
+        setattr(row, column, round(sample.value) if column in _GPU_INTEGERS else sample.value)
+    return list(found.values())
+
+
+def _source(sample: Sample) -> str:
+    target = values.text(sample.labels.get(conventions.SCRAPE_TARGET)) or sample.engine or "-"
+    return f"scrape:{target}@{values.rfc3339(sample.at)}"

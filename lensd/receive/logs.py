@@ -1,0 +1,123 @@
+"""Log records of an OTLP body as events, config facts and whatever an engine's log lines mean."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lensd_collectors import conventions
+from lensd_collectors.dialects import Dialect
+from lensd_collectors.read.engine_log import LineReader
+from lensd_collectors.rows import TABLES, ConfigFact, Event, Instant, Row
+
+from lensd.receive import values
+from lensd.receive.values import Plain
+
+_READERS: Final = 1000
+_FACTS: Final = 10_000
+_TABLE_OF: Final = {struct: name for name, struct in TABLES.items()}
+_SEVERITIES: Final = ((21, "critical"), (17, "error"), (13, "warning"), (9, "info"), (1, "debug"))
+_COLUMNS: Final = frozenset({conventions.EVENT_NAME, conventions.HOST_NAME, conventions.ENGINE, conventions.ENGINE_KIND})
+
+Fields = dict[str, Plain]
+
+
+class Logs:
+    """Turns log records into rows; follows each log file it gets lines of. Not for several threads at once."""
+
+    def __init__(self, dialects: Mapping[str, Dialect]) -> None:
+        self._dialects = dialects
+        self._readers: dict[tuple[str | None, str | None, str], LineReader] = {}
+        self._lines: Counter[tuple[str | None, str | None, str]] = Counter()
+        self._facts: dict[tuple[str | None, str | None], str | None] = {}
+        self.unread = 0  # lines of no dialect
+
+    def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
+        """The rows of an ExportLogsServiceRequest."""
+        made: dict[str, list[Row]] = {}
+        for resource in message.resource_logs:
+            about = values.attributes(resource.resource.attributes)
+            for scope in resource.scope_logs:
+                for record in scope.log_records:
+                    for row in self._record(record, about, received_at):
+                        made.setdefault(_TABLE_OF[type(row)], []).append(row)
+        return made
+
+    def _record(self, record: Any, about: Fields, received_at: int) -> Iterator[Row]:
+        fields = values.attributes(record.attributes)
+        at = values.instant(record.time_unix_nano or record.observed_time_unix_nano, received_at)
+        name = record.event_name or values.text(fields.get(conventions.EVENT_NAME))
+        if name == conventions.EVENT_CONFIG:
+            yield self._fact(fields, about, at)
+        elif name is None or name == conventions.EVENT_ENGINE_LOG:
+            yield from self._line(record, fields, about, at)
+        else:
+            yield self._event(name, record, fields, about, at)
+
+    def _event(self, name: str, record: Any, fields: Fields, about: Fields, at: Instant) -> Row:
+        body = values.plain(record.body)
+        rest = {key: value for key, value in fields.items() if key not in _COLUMNS}
+        if isinstance(body, dict):
+            rest = {**body, **rest}
+        number = fields.get(conventions.LOG_LINE)
+        return Event(
+            seen_at=at,
+            seq=number if isinstance(number, int) else None,
+            host=values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME)),
+            engine=_engine(fields, about),
+            request_id=values.text(fields.get(conventions.REQUEST_ID) or fields.get(conventions.ENGINE_REQUEST_ID)),
+            trace_id=record.trace_id.hex() or None,
+            span_id=record.span_id.hex() or None,
+            name=name,
+            severity=next((word for least, word in _SEVERITIES if record.severity_number >= least), None),
+            fields=values.json(rest) if rest else None,
+            line=body if isinstance(body, str) and body else None,
+            src=_source(fields, about, at),
+        )
+
+    def _fact(self, fields: Fields, about: Fields, at: Instant) -> Row:
+        subject = values.text(fields.get(conventions.FACT_SUBJECT)) or _engine(fields, about)
+        name, value = values.text(fields.get(conventions.FACT_NAME)), values.text(fields.get(conventions.FACT_VALUE))
+        before = self._facts.get((subject, name))
+        if len(self._facts) >= _FACTS:
+            self._facts.clear()
+        self._facts[subject, name] = value
+        was = before if before != value else None
+        return ConfigFact(seen_at=at, subject=subject, name=name, value=value, was=was, src=_source(fields, about, at))
+
+    def _line(self, record: Any, fields: Fields, about: Fields, at: Instant) -> Iterator[Row]:
+        line = record.body.string_value
+        kind = values.text(fields.get(conventions.ENGINE_KIND) or about.get(conventions.ENGINE_KIND))
+        dialect = self._dialects.get(kind or "") or self._recognise(line)
+        if not line or dialect is None:
+            self.unread += 1
+            return
+        engine = _engine(fields, about)
+        path = values.text(fields.get(conventions.LOG_FILE)) or values.text(about.get(conventions.SERVICE_NAME))
+        key = (engine, path, dialect.name)
+        reader = self._readers.get(key)
+        if reader is None:
+            if len(self._readers) >= _READERS:
+                self._readers.pop(next(iter(self._readers)))
+            host = values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME))
+            reader = self._readers[key] = LineReader(dialect, engine=engine, path=path or "-", host=host)
+        number = fields.get(conventions.LOG_LINE)
+        self._lines[key] = number if isinstance(number, int) else self._lines[key] + 1
+        before = reader.unread
+        yield from reader.feed(line, number=self._lines[key], at_us=at)
+        self.unread += reader.unread - before
+
+    def _recognise(self, line: str) -> Dialect | None:
+        for dialect in self._dialects.values():
+            if any(mark.search(line) for mark in dialect.recognise.log):
+                return dialect
+        return None
+
+
+def _engine(fields: Fields, about: Fields) -> str | None:
+    return values.text(fields.get(conventions.ENGINE) or about.get(conventions.ENGINE))
+
+
+def _source(fields: Fields, about: Fields, at: Instant) -> str:
+    host = values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME)) or "-"
+    unit = values.text(fields.get(conventions.LOG_FILE)) or values.text(about.get(conventions.SERVICE_NAME)) or "-"
+    return f"log:{host}/{unit}@{values.rfc3339(at)}"

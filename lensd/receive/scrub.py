@@ -1,0 +1,202 @@
+"""Takes prompts, completions, keys and query strings out of an OTLP message, and counts what it took."""
+
+import fnmatch
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+from lensd_collectors.scrub import scrub as scrub_line
+
+from lensd.store.segments import Signal
+
+# Text without any of these has nothing for scrub_line to find: most attribute values end here.
+_SUSPECT: Final = re.compile(
+    r"earer|asic |[spr]k-|hf_|gh[pousr]_|AKIA|eyJ|key|token|passw|secret|authoriz|cookie|@|\?"
+    r"|prompt|content|message|output|input|argument|body|\btext\b",
+    re.IGNORECASE,
+)
+_ADDRESS: Final = re.compile(r"^(?P<scheme>[A-Za-z][\w+.-]*://)?(?:[^/@\s]*@)?(?P<rest>[^?#]*)")
+_REMEMBERED: Final = 20_000
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    attributes: list[str]
+    events: list[str]
+    keep: list[str]
+    addresses: list[str]
+
+
+@cache
+def _content() -> _Content:
+    raw = tomllib.loads(files(__package__).joinpath("content.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(raw, _Content)
+
+
+class Scrubber:
+    """Changes messages in place; `counts` says how often what was taken out, since the scrubber was made.
+
+    Counts are kept by the rule that matched, never by a name a sender made up. Not for several threads at once.
+    """
+
+    def __init__(self, *, store_content: bool = False) -> None:
+        content = _content()
+        self.counts: Counter[str] = Counter()
+        self._store_content = store_content
+        self._attributes = _any_of(content.attributes)
+        self._events = _any_of(content.events)
+        self._keep = frozenset(content.keep)
+        self._addresses = frozenset(content.addresses)
+        self._removed: dict[str, bool] = {}  # attribute name -> whether it goes
+        self._clean: set[str] = set()  # short values known to hold nothing
+
+    def scrub(self, kind: Signal, message: Any) -> bool:
+        """True where something was taken out."""
+        before = self.counts.total()
+        if kind is Signal.TRACES:
+            for resource in message.resource_spans:
+                self._attributes_of(resource.resource)
+                for scope in resource.scope_spans:
+                    self._attributes_of(scope.scope)
+                    for span in scope.spans:
+                        self._span(span)
+        elif kind is Signal.LOGS:
+            for resource in message.resource_logs:
+                self._attributes_of(resource.resource)
+                for scope in resource.scope_logs:
+                    self._attributes_of(scope.scope)
+                    for record in scope.log_records:
+                        self._record(record)
+        else:
+            for resource in message.resource_metrics:
+                self._attributes_of(resource.resource)
+                for scope in resource.scope_metrics:
+                    self._attributes_of(scope.scope)
+                    for metric in scope.metrics:
+                        self._metric(metric)
+        return self.counts.total() > before
+
+    def _span(self, span: Any) -> None:
+        self._attributes_of(span)
+        if "?" in span.name:
+            span.name = span.name.partition("?")[0]
+            self.counts["address"] += 1
+        self._field(span, "name")
+        if span.status.message:
+            self._field(span.status, "message")
+        for event in span.events:
+            if self._carries_content(event.name):
+                self._only_kept(event)
+            self._attributes_of(event)
+        for link in span.links:
+            self._attributes_of(link)
+
+    def _record(self, record: Any) -> None:
+        name = record.event_name or next((pair.value.string_value for pair in record.attributes if pair.key == "event.name"), "")
+        if self._carries_content(name):
+            self._only_kept(record)
+            if record.HasField("body"):
+                record.ClearField("body")
+                self.counts["event"] += 1
+        self._attributes_of(record)
+        self._value(record.body)
+
+    def _metric(self, metric: Any) -> None:
+        which = metric.WhichOneof("data")
+        self._fields(metric.metadata)
+        if which is None:
+            return
+        for point in getattr(metric, which).data_points:
+            self._attributes_of(point)
+            if which != "summary":
+                for exemplar in point.exemplars:
+                    self._fields(exemplar.filtered_attributes)
+
+    def _carries_content(self, name: str) -> bool:
+        return bool(name) and not self._store_content and self._events.fullmatch(name) is not None
+
+    def _only_kept(self, holder: Any) -> None:
+        kept = [pair for pair in holder.attributes if pair.key in self._keep]
+        self.counts["event"] += len(holder.attributes) - len(kept)
+        if len(kept) < len(holder.attributes):
+            _replace(holder.attributes, kept)
+
+    def _attributes_of(self, holder: Any) -> None:
+        self._fields(holder.attributes)
+
+    def _fields(self, pairs: Any) -> None:
+        gone = False
+        for pair in pairs:
+            key = pair.key
+            if self._goes(key):
+                gone = True
+            elif pair.value.HasField("string_value") and (key in self._addresses):
+                self._address(pair.value)
+            else:
+                self._value(pair.value)
+        if gone:
+            kept = [pair for pair in pairs if not self._goes(pair.key)]
+            self.counts["attribute"] += len(pairs) - len(kept)
+            _replace(pairs, kept)
+
+    def _goes(self, key: str) -> bool:
+        known = self._removed.get(key)
+        if known is None:
+            known = self._attributes.fullmatch(key) is not None and not (self._store_content and not _is_credential(key))
+            if len(self._removed) >= _REMEMBERED:
+                self._removed.clear()
+            self._removed[key] = known
+        return known
+
+    def _value(self, value: Any) -> None:
+        which = value.WhichOneof("value")
+        if which == "string_value":
+            self._field(value, "string_value")
+        elif which == "array_value":
+            for item in value.array_value.values:
+                self._value(item)
+        elif which == "kvlist_value":
+            self._fields(value.kvlist_value.values)
+
+    def _address(self, value: Any) -> None:
+        text = value.string_value
+        match = _ADDRESS.match(text)
+        bare = (match["scheme"] or "") + match["rest"] if match else text
+        if bare != text:
+            value.string_value = bare
+            self.counts["address"] += 1
+        self._field(value, "string_value")
+
+    def _field(self, holder: Any, field: str) -> None:
+        text = getattr(holder, field)
+        if not text or text in self._clean:
+            return
+        if _SUSPECT.search(text):
+            cleaned = scrub_line(text)
+            if cleaned != text:
+                setattr(holder, field, cleaned)
+                self.counts["text"] += 1
+                return
+        if len(text) <= 64:
+            if len(self._clean) >= _REMEMBERED:
+                self._clean.clear()
+            self._clean.add(text)
+
+
+def _is_credential(key: str) -> bool:
+    """What goes even where content is stored."""
+    return "header" in key.lower() or key == "url.query"
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(name) for name in names), re.IGNORECASE)
+
+
+def _replace(pairs: Any, kept: list[Any]) -> None:
+    copies = [type(pair).FromString(pair.SerializeToString()) for pair in kept]
+    del pairs[:]
+    pairs.extend(copies)

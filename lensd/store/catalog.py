@@ -1,0 +1,153 @@
+"""The in-memory DuckDB instance that a store is seen through: settings that cannot be undone, macros, and the public tables as views."""
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import duckdb
+from lensd_collectors.rows import TABLES
+
+from lensd.errors import StoreBusyError, StoreError, StoreFailedError
+from lensd.store.interface import Batch
+from lensd.store.schema import REVISED, create_tables, statements
+
+HELD: Final = "memory.held"
+"""Schema of the in-memory tables: all of a memory store, and the overlay of a read-only folder store."""
+
+_ROWS_A_SOURCE_BITS: Final = 48
+
+
+class Catalog:
+    """One DuckDB instance. Files are attached to it by a store; readers get cursors of it and see views in its default schema.
+
+    `folder` is the one place on disk that its SQL may touch, None for nowhere; `spill` lets big queries use disk there.
+    """
+
+    def __init__(self, folder: Path | None, *, spill: bool = False, memory_limit: str = "2GiB") -> None:
+        # Set at connect: a later SET holds for that one connection and not for its cursors.
+        self.connection = duckdb.connect(
+            ":memory:",
+            config={
+                "python_enable_replacements": "false",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "memory_limit": memory_limit,
+            },
+        )
+        self._lock = threading.Lock()
+        self._cursors: set[duckdb.DuckDBPyConnection] = set()
+        self._closed = False
+        self._harden(folder, spill)
+        self.connection.execute(f"CREATE SCHEMA {HELD}")
+        for statement in (*create_tables(HELD, frozenset(TABLES)), *statements("macros.sql")):
+            self.connection.execute(statement)
+        self.show({})
+        self._door = self.connection.cursor()  # makes the readers' cursors; never busy itself
+
+    def _harden(self, folder: Path | None, spill: bool) -> None:
+        temporary = str(folder / "spill") if folder and spill else ""
+        for setting in (
+            "TimeZone = 'UTC'",
+            "checkpoint_threshold = '64MB'",
+            f"temp_directory = {_quoted(temporary)}",
+            f"allowed_directories = [{_quoted(str(folder)) if folder else ''}]",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self.connection.execute(f"SET {setting}")
+
+    def show(self, sources: Mapping[str, Sequence[str]]) -> None:
+        """Make the public tables views over the held tables and, in this order, the qualified tables named in `sources`."""
+        for table in TABLES:
+            places = [f"{HELD}.{table}", *sources.get(table, ())]
+            if table in REVISED:
+                self._show_last(table, REVISED[table], places)
+            else:
+                union = " UNION ALL BY NAME ".join(f"SELECT * FROM {place}" for place in places)
+                self.connection.execute(f"CREATE OR REPLACE VIEW memory.main.{table} AS {union}")
+
+    def _show_last(self, table: str, key: str, places: Sequence[str]) -> None:
+        # Anti joins on a view, not a window or a CTE: those make DuckDB build every row's every column before any filter.
+        # The second one breaks a tie of revisions: the row that was appended later stands.
+        ordered = " UNION ALL BY NAME ".join(
+            f"SELECT *, rowid + ({number}::BIGINT << {_ROWS_A_SOURCE_BITS}) AS appended FROM {place}"
+            for number, place in enumerate([*places[1:], places[0]])
+        )
+        every = f"{HELD}.every_{table}"
+        self.connection.execute(f"CREATE OR REPLACE VIEW {every} AS {ordered}")
+        self.connection.execute(
+            f"CREATE OR REPLACE VIEW memory.main.{table} AS SELECT this.* EXCLUDE (appended) FROM {every} this"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {every} newer WHERE newer.{key} = this.{key} AND newer.revision > this.revision)"
+            f" AND NOT EXISTS (SELECT 1 FROM {every} twin WHERE twin.{key} = this.{key} AND twin.revision = this.revision"
+            f" AND twin.appended > this.appended)"
+        )
+
+    def insert(self, schema: str, batch: Batch, *after: str) -> None:
+        """Add the batch's rows to `schema`'s tables and run the statements `after` them, all in one transaction."""
+        run = self.connection.execute
+        run("BEGIN TRANSACTION")
+        try:
+            for table, rows in batch.items():
+                self.connection.register("incoming", rows)
+                try:
+                    run(f"INSERT INTO {schema}.{table} BY NAME SELECT * FROM incoming")
+                finally:
+                    self.connection.unregister("incoming")
+            for statement in after:
+                run(statement)
+            run("COMMIT")
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):
+                run("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._lock:
+            if self._closed:
+                raise StoreError("the store is closed")
+            made = self._door.cursor()
+            self._cursors.add(made)
+        try:
+            yield made
+        finally:
+            with self._lock:
+                self._cursors.discard(made)
+            made.close()
+
+    def close(self) -> None:
+        """Close every cursor too: DuckDB keeps files and locks until the last one is gone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for cursor in self._cursors:
+                with contextlib.suppress(duckdb.Error):
+                    cursor.interrupt()
+                    cursor.close()
+            self._door.close()
+            self.connection.close()
+
+
+@contextlib.contextmanager
+def store_errors(doing: str) -> Iterator[None]:
+    """DuckDB's and the system's errors inside as StoreError, in one line."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error)
+        holder = re.search(r"lock is held in .*?\(PID (\d+)\)", text)
+        if holder:
+            raise StoreBusyError(f"{doing}: the store belongs to process {holder[1]}, which has it open; ask its API or stop it") from error
+        if "Could not set lock on file" in text or "Unique file handle conflict" in text:
+            raise StoreBusyError(f"{doing}: the store is open elsewhere; ask its API or stop it") from error
+        raise StoreFailedError(f"{doing}: {text.splitlines()[0][:300]}") from error
+    except OSError as error:
+        raise StoreFailedError(f"{doing}: {error}") from error
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,154 @@
+"""What readers ask the store for: requests by any of their names, filtered lists, engine states."""
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
+
+from lensd_collectors.rows import TABLES, Row
+
+from lensd.store.interface import Cursor
+
+T = TypeVar("T", bound=Row)
+_EPOCH = datetime(1970, 1, 1)
+MAX_MATCHES = 50
+MAX_PAGE = 500
+
+
+UNFINISHED_TRACES = """
+select distinct trace_id from requests where not settled and trace_id is not null
+union
+select distinct s.trace_id from spans s where s.started_at > (select max(started_at) - interval 15 minutes from spans)
+  and s.trace_id is not null and s.trace_id not in (select trace_id from requests where trace_id is not null)
+"""
+"""Requests still open, and what was stored just before an earlier run ended and never became one."""
+
+
+class Page(NamedTuple):
+    """Rows as dicts (instants as naive UTC datetimes) and the key of the next page."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+
+
+class RequestFilter(NamedTuple):
+    """None: any. `since` and `until` in microseconds since the epoch, on the request's start."""
+
+    key: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    status: int | None = None
+    outcome: str | None = None
+    label: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+_ALIASES = "request_id = $id or trace_id = $id or engine_request_id = $id or engine_request_id = $cmpl"
+_PREFIX = "starts_with(request_id, $id) or starts_with(trace_id, $id) or starts_with(engine_request_id, $id)"
+_FILTERS = {
+    "key": "key_id = $key", "model": "(model = $model or served_model = $model)", "engine": "engine = $engine", "status": "status = $status",
+    "outcome": "outcome = $outcome", "label": "label = $label", "since": "started_at >= make_timestamp($since)",
+    "until": "started_at < make_timestamp($until)",
+}
+
+
+def find_requests(cursor: Cursor, ident: str) -> list[dict[str, Any]]:
+    """Every request of that name, newest first: its id, the engine's id for it, its trace, else whatever starts with it.
+
+    An engine's internal suffix (`-` and 8 hex digits) and a completion's prompt index are taken off.
+    """
+    for where, value in ((_ALIASES, ident), (_ALIASES, _external(ident)), (_PREFIX, ident)):
+        parameters = {"id": value} | ({"cmpl": f"{value}-0"} if "$cmpl" in where else {})
+        found = rows(cursor, f"select * from requests where {where} order by started_at desc limit {MAX_MATCHES}", parameters)
+        if found:
+            return found
+    return []
+
+
+def _external(ident: str) -> str:
+    head, _, tail = ident.rpartition("-")
+    internal = head and len(tail) == 8 and all(ch in "0123456789abcdef" for ch in tail)
+    return head if internal else ident
+
+
+def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = 100, after: str | None = None) -> Page:
+    """Requests newest first. `after` is the `next` of the page before."""
+    given = {name: value for name, value in wanted._asdict().items() if value is not None}
+    where = [_FILTERS[name] for name in given]
+    if after is not None:
+        at, key = _page_key(after)
+        where.append("(epoch_us(started_at), request_key) < ($after_at::bigint, $after_key::ubigint)")
+        given |= {"after_at": at, "after_key": key}
+    limit = max(1, min(limit, MAX_PAGE))
+    condition = " and ".join(where) or "true"
+    sql = f"select *, epoch_us(started_at) as started_us from requests where {condition} order by started_at desc, request_key desc"
+    found = rows(cursor, f"{sql} limit {limit + 1}", given)
+    more = len(found) > limit
+    last = found[limit - 1] if more else None
+    for row in found:
+        started = row.pop("started_us")
+        if row is last:
+            after = f"{started}-{row['request_key']}"
+    return Page(found[:limit], after if more else None)
+
+
+def _page_key(text: str) -> tuple[int, int]:
+    at, _, key = text.partition("-")
+    if not (at.isdigit() and key.isdigit()):
+        raise ValueError(f"{text!r} is not the `next` of a page")
+    return int(at), int(key)
+
+
+def engine_states(cursor: Cursor) -> list[dict[str, Any]]:
+    """The last thing known of each engine."""
+    return rows(
+        cursor,
+        """
+        select engine, max(seen_at) as last_sample_at, arg_max(up, seen_at) filter (up is not null) as up,
+               arg_max(running, seen_at) as running, arg_max(waiting, seen_at) as waiting, arg_max(kv_usage, seen_at) as kv_usage
+        from engine_samples where seen_at > (select max(seen_at) - interval 1 day from engine_samples) group by engine order by engine
+        """,
+    )
+
+
+SERIES = {
+    f"{table}.{column}"
+    for table, columns in {
+        "engine_samples": ("running", "waiting", "kv_usage", "preemptions_total", "generation_tokens_total", "prompt_tokens_total"),
+        "gpu_samples": ("used_bytes", "free_bytes", "util", "power_w", "temp_c"),
+    }.items()
+    for column in columns
+}
+
+
+def series(cursor: Cursor, name: str, engine: str | None, since: int, until: int) -> list[dict[str, Any]]:
+    """One column over time, at most 1,000 points a series. `name` is one of SERIES; instants in microseconds since the epoch."""
+    table, _, column = name.partition(".")
+    assert name in SERIES
+    by = "engine" if table == "engine_samples" else "gpu"
+    width = max(1_000_000, (until - since) // 1000)
+    return rows(
+        cursor,
+        f"""
+        select time_bucket(to_microseconds({width}), seen_at) as seen_at, {by} as engine, max({column}) as value
+        from {table} where seen_at between make_timestamp($since) and make_timestamp($until) and {column} is not null
+          and ($engine is null or {by} = $engine)
+        group by all order by 1
+        """,
+        {"since": since, "until": until, "engine": engine},
+    )
+
+
+def structs(cursor: Cursor, kind: type[T], sql: str) -> list[T]:
+    """All rows as structs of `lensd_collectors.rows`, instants in microseconds since the epoch."""
+    return [kind(**{k: _microseconds(v) for k, v in row.items()}) for row in rows(cursor, sql)]
+
+
+def _microseconds(value: Any) -> Any:
+    return (value - _EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value
+
+
+def rows(cursor: Cursor, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All rows as dicts."""
+    result = cursor.execute(sql, parameters or {})
+    names = [d[0] for d in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

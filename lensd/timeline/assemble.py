@@ -1,0 +1,167 @@
+"""One row of `requests` from a request's evidence."""
+
+import hashlib
+from typing import Any
+
+from lensd_collectors import conventions as c
+from lensd_collectors.conventions import Decision, Outcome, SaidBy, Stage
+from lensd_collectors.rows import Instant, RequestRow
+
+from lensd.records import StageTime, Timeline
+from lensd.timeline.evidence import RequestEvidence
+from lensd.timeline.layout import first_byte_at
+from lensd.timeline.life import Life
+
+
+def request_key(trace_id: str, span_id: str) -> int:
+    """64 bit hash that identifies a request; ids that callers choose repeat, trace and span id do not."""
+    return int.from_bytes(hashlib.blake2b(f"{trace_id}/{span_id}".encode(), digest_size=8).digest(), "big")
+
+
+def assemble(request: RequestEvidence, timeline: Timeline, life: Life, revision: int = 0) -> RequestRow:
+    """The row as far as the request is known. Counts and ids come from the best witness, times from the timeline."""
+    stages = {s.stage: s for s in timeline.stages}
+    timed_by = request.entry or request.client or (request.engine_spans[0] if request.engine_spans else None)
+    started_at = _first_instant(request, timed_by)
+    return RequestRow(
+        request_key=request_key(request.trace_id, request.span_id),
+        revision=revision,
+        trace_id=request.trace_id,
+        span_id=request.span_id,
+        started_at=Instant(started_at),
+        ended_at=Instant(life.ended_at) if life.ended_at is not None else None,
+        settled=life.settled,
+        outcome=life.outcome,
+        total_ms=timeline.total_ms,
+        unattributed_ms=timeline.unattributed_ms,
+        frontend_ms=_frontend_ms(request),
+        ttft_ms=_ttft_ms(request, stages),
+        tpot_ms=_tpot_ms(request, stages[Stage.DECODE]),
+        src=f"span:{timed_by.span_id}" if timed_by is not None else request.signals[-1].src,
+        **_identity(request),
+        **_ending(request, life),
+        **_amounts(request),
+        **{f"{s.stage}_{column}": value for s in timeline.stages for column, value in _stage_columns(s).items()},
+    )
+
+
+def _first_instant(request: RequestEvidence, timed_by: Any) -> int:
+    if timed_by is not None:
+        return int(timed_by.start)
+    first = request.signals[0]
+    return first.at - int(1000 * float(first.fields.get(c.PROGRESS_AGE_MS) or 0))
+
+
+def _identity(request: RequestEvidence) -> dict[str, Any]:
+    engine_span = request.engine_spans[0] if request.engine_spans else None
+    return {
+        "request_id": request.value(c.REQUEST_ID) or (engine_span.request_id if engine_span is not None else None),
+        "engine_request_id": request.value(c.RESPONSE_ID) or (engine_span.text(c.ENGINE_REQUEST_ID) if engine_span is not None else None),
+        "session_id": request.value(c.SESSION_ID),
+        "model": request.value(c.REQUEST_MODEL) or (engine_span.text(c.RESPONSE_MODEL) if engine_span is not None else None),
+        "served_model": request.value(c.RESPONSE_MODEL),
+        "engine": request.value(c.ENGINE) or (engine_span.engine if engine_span is not None else None),
+        "upstream": request.value(c.UPSTREAM),
+        "key_id": request.value(c.KEY_ID),
+        "route": request.value(c.HTTP_ROUTE),
+        "streaming": request.value(c.IS_STREAMING),
+    }
+
+
+def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
+    said_by = request.value(c.SAID_BY)
+    if said_by is None and life.outcome == Outcome.CALLER_GONE:
+        said_by = SaidBy.CLIENT
+    return {
+        "status": _int(request.value(c.HTTP_STATUS)),
+        "error_code": request.value(c.ERROR_TYPE),
+        "error_message": request.value(c.ERROR_MESSAGE),
+        "said_by": said_by or (SaidBy.UNKNOWN if life.ended_at is not None else None),
+        "decision": request.value(c.DECISION) or (Decision.CALLER_GONE if life.outcome == Outcome.CALLER_GONE else None),
+        "finish_reason": _first(request.value(c.FINISH_REASONS)) or _engine_text(request, "finish_reason"),
+        "timeout_ms": _float(request.value(c.TIMEOUT_MS)),
+        "timeout_kind": request.value(c.TIMEOUT_KIND),
+        "client_timeout_ms": _client_timeout_ms(request),
+    }
+
+
+def _amounts(request: RequestEvidence) -> dict[str, Any]:
+    return {
+        "prompt_tokens": _tokens(request, c.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
+        "completion_tokens": _tokens(request, c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
+        "cached_tokens": _tokens(request, c.CACHED_TOKENS, None),
+        "max_tokens": _tokens(request, c.MAX_TOKENS, c.MAX_TOKENS),
+        "preemptions": _int(_record(request, c.PREEMPTIONS)),
+        "attempts": _int(request.value(c.ATTEMPTS)),
+        "max_gap_ms": _float(request.value(c.MAX_GAP_MS)),
+        "chunks": _int(request.value(c.CHUNKS)),
+        "bytes_sent": _int(request.value(c.BYTES_SENT)),
+        "done_seen": request.value(c.DONE_SEEN),
+    }
+
+
+def _stage_columns(stage: StageTime) -> dict[str, Any]:
+    return {"state": stage.state, "ms": stage.duration_ms, "exclusive_ms": stage.exclusive_ms, "source": stage.source}
+
+
+def _ttft_ms(request: RequestEvidence, stages: dict[Stage, StageTime]) -> float | None:
+    """Milliseconds to the first token: at the caller's side of a stream, else in the engine."""
+    entry, streaming = request.entry, stages[Stage.STREAMING]
+    if entry is not None and request.value(c.IS_STREAMING) and streaming.segments and (first := first_byte_at(request)) is not None:
+        return (first - entry.start) / 1000
+    times = request.engine_times()
+    if times is None or times.prefill_ms is None:
+        return None
+    return times.ttft_ms if times.ttft_ms is not None else (times.queue_ms or 0.0) + times.prefill_ms
+
+
+def _tpot_ms(request: RequestEvidence, decode: StageTime) -> float | None:
+    tokens = _tokens(request, c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens")
+    return decode.duration_ms / (tokens - 1) if decode.duration_ms is not None and tokens is not None and tokens > 1 else None
+
+
+def _frontend_ms(request: RequestEvidence) -> float | None:
+    """Time in the engine's HTTP process before its arrival time, where both ends were seen."""
+    times = request.engine_times()
+    if request.middleware is None or times is None or times.arrival is None:
+        return None
+    return max(0.0, (times.arrival - request.middleware.start) / 1000)
+
+
+def _client_timeout_ms(request: RequestEvidence) -> float | None:
+    said = _float(request.value(c.CLIENT_TIMEOUT_MS))
+    if said is None and request.client is not None:
+        seconds = request.client.number("timeout_s")
+        return None if seconds is None else seconds * 1000
+    return said
+
+
+def _tokens(request: RequestEvidence, name: str, engine_name: str | None) -> int | None:
+    value = request.value(name)
+    if value is None:
+        value = _record(request, name)
+    if value is None and engine_name is not None:
+        value = next((s.count(engine_name) for s in request.engine_spans if s.count(engine_name) is not None), None)
+    return _int(value)
+
+
+def _record(request: RequestEvidence, name: str) -> Any:
+    return request.engine_record.fields.get(name) if request.engine_record is not None else None
+
+
+def _engine_text(request: RequestEvidence, name: str) -> str | None:
+    return next((s.text(name) for s in request.engine_spans if s.text(name)), None)
+
+
+def _first(value: Any) -> str | None:
+    if isinstance(value, list | tuple):
+        return str(value[0]) if value else None
+    return None if value is None else str(value)
+
+
+def _int(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,7 @@
+import pytest
+from story import Story
+
+
+@pytest.fixture
+def story():
+    return Story()

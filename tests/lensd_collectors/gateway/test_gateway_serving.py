@@ -1,0 +1,552 @@
+"""The gateway over real sockets, before an engine that is scripted."""
+
+import asyncio
+import json
+import socket
+
+import pytest
+from gateway_stage import CHAT, MODEL, PROMPT, Call, capture, run, stage
+from lensd_collectors.gateway.keys import append, new_key
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+STREAMED = {**CHAT, "stream": True}
+SSE = capture("http/ok-chat-stream.json")["body"].encode()
+WHOLE = capture("http/ok-chat-nonstream.json")["body"].encode()
+
+
+async def whole(call: Call) -> None:
+    await call.reply(200, WHOLE)
+
+
+def streaming(*parts: bytes, then: str = "end"):
+    async def script(call: Call) -> None:
+        await call.start_stream()
+        for part in parts:
+            await call.chunk(part)
+            await asyncio.sleep(0)
+        if then == "end":
+            await call.end_stream()
+        elif then == "cut":
+            await asyncio.sleep(0.02)
+            call.cut()
+        else:
+            await asyncio.sleep(60)
+
+    return script
+
+
+def test_a_whole_reply_passes_unchanged_and_is_recorded():
+    async def main():
+        async with stage(whole) as s:
+            answer = await s.ask(headers={"X-Request-Id": "my id<1>", "traceparent": f"00-{TRACE}-{SPAN}-00"})
+            return answer, s.engine.calls[0], await s.record(), s.kept.spans
+
+    answer, call, record, spans = run(main())
+    assert (answer.status, answer.body) == (200, WHOLE)
+    assert answer.headers["x-lensd-said-by"] == "engine"
+    assert answer.headers["x-request-id"] == "myid1"
+    assert call.body == json.dumps(CHAT).encode()
+    assert call.headers["x-request-id"] == "myid1"
+    by_name = {span["name"]: span for span in spans}
+    server, upstream = by_name["POST /v1/chat/completions"], by_name["lensd.upstream"]
+    assert (server["trace_id"], server["parent_span_id"], server["kind"], server["ok"]) == (TRACE, SPAN, "server", True)
+    assert answer.headers["traceparent"] == f"00-{TRACE}-{server['span_id']}-01"
+    assert call.headers["traceparent"] == f"00-{TRACE}-{upstream['span_id']}-01"
+    assert {by_name[n]["parent_span_id"] for n in ("lensd.auth_routing", "lensd.upstream", "lensd.streaming")} == {server["span_id"]}
+    assert len({span["span_id"] for span in spans}) == 4
+    assert by_name["lensd.auth_routing"]["end_ns"] == upstream["start_ns"]
+    assert server["start_ns"] == by_name["lensd.auth_routing"]["start_ns"] <= upstream["start_ns"] < upstream["end_ns"] <= server["end_ns"]
+    assert 0 < upstream["attributes"]["lensd.upstream.first_byte_ms"] <= upstream["attributes"]["lensd.upstream.last_byte_ms"]
+    assert {name: record[name] for name in record if record[name] is not None} == {
+        "lensd.request.id": "myid1", "http.request.method": "POST", "http.route": "/v1/chat/completions", "gen_ai.request.model": MODEL,
+        "lensd.engine": "engine-a", "lensd.upstream": record["lensd.upstream"], "lensd.request.streaming": False,
+        "gen_ai.request.max_tokens": 16, "gen_ai.response.id": "chatcmpl-lens-req-a1", "lensd.bytes_sent": len(WHOLE),
+        "http.response.status_code": 200, "lensd.outcome": "ok", "lensd.said_by": "engine", "lensd.decision": "allowed",
+        "gen_ai.response.model": MODEL, "gen_ai.response.finish_reasons": ["length"], "gen_ai.usage.input_tokens": 12,
+        "gen_ai.usage.output_tokens": 16, "lensd.attempts": 1,
+    }  # fmt: skip
+    assert record["lensd.upstream"].startswith("127.0.0.1:")
+
+
+def test_what_goes_to_the_engine_is_the_callers_less_its_credentials(tmp_path):
+    credential = tmp_path / "engine.key"
+    credential.write_text("engine-secret\n")
+    sent = {
+        "Authorization": "Bearer callers-secret", "Cookie": "a=b", "X-Api-Key": "k", "Accept-Encoding": "gzip", "X-Session-ID": "s1",
+        "Connection": "x-private", "X-Private": "1", "tracestate": "v=1", "User-Agent": "app/1", "Content-Type": "application/json",
+        "Accept": "*/*", "x-stainless-read-timeout": "600",
+    }  # fmt: skip
+
+    async def main(upstream):
+        async with stage(whole, upstream=upstream) as s:
+            answer = await s.ask(headers=sent, path="/v1/chat/completions?model=other")
+            return answer, s.engine.calls[0], await s.record()
+
+    answer, call, record = run(main({"api_key_file": str(credential)}))
+    assert answer.status == 200
+    assert call.path == "/v1/chat/completions"
+    assert call.headers.pop("authorization") == "Bearer engine-secret"
+    assert set(call.headers) == {
+        "host", "content-length", "x-request-id", "traceparent", "x-session-id", "tracestate", "user-agent", "content-type", "accept",
+        "x-stainless-read-timeout",
+    }  # fmt: skip
+    assert (record["lensd.client.timeout_ms"], record["gen_ai.conversation.id"]) == (600_000.0, "s1")
+    _, call, _ = run(main({}))
+    assert "authorization" not in call.headers
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 100_000])
+def test_a_stream_passes_byte_for_byte_however_it_is_cut(size):
+    async def main():
+        async with stage(streaming(*(SSE[at : at + size] for at in range(0, len(SSE), size)))) as s:
+            return await s.ask(STREAMED), await s.record(), s.kept.spans
+
+    answer, record, spans = run(main())
+    assert answer.body == SSE
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert (record["lensd.outcome"], record["lensd.stream.done_seen"], record["lensd.stream.chunks"]) == ("ok", True, 18)
+    assert (record["gen_ai.usage.output_tokens"], record["lensd.bytes_sent"]) == (16, len(SSE))
+    upstream = next(span["attributes"] for span in spans if span["name"] == "lensd.upstream")
+    assert upstream["lensd.upstream.first_byte_ms"] <= upstream["lensd.upstream.first_content_ms"] <= upstream["lensd.upstream.last_byte_ms"]
+
+
+HEAD = SSE[: SSE.index(b"\n\n", 600) + 2]
+DEAD = b'data: {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
+
+
+def test_an_engine_that_dies_inside_a_stream_is_told_from_one_that_ends():
+    async def main():
+        async with stage(streaming(HEAD, DEAD, b"data: [DONE]\n\n")) as s:
+            return await s.ask(STREAMED), await s.record()
+
+    answer, record = run(main())
+    assert answer.body == HEAD + DEAD + b"data: [DONE]\n\n"
+    assert (record["lensd.outcome"], record["lensd.said_by"], record["lensd.decision"]) == ("failed", "engine", "engine_dead")
+    assert (record["http.response.status_code"], record["error.type"]) == (200, "InternalServerError")
+    assert record["lensd.error.message"] == "EngineCore encountered an issue."
+
+
+@pytest.mark.parametrize("then", ["end", "cut"])
+@pytest.mark.parametrize("torn", [b"", b'data: {"id": "half'])
+def test_a_stream_without_an_end_gets_one_error_frame(then, torn):
+    async def main():
+        async with stage(streaming(HEAD + torn, then=then)) as s:
+            return await s.ask(STREAMED), await s.record()
+
+    answer, record = run(main())
+    head, _, tail = answer.body.partition(b'data: {"error"')
+    assert head == HEAD + torn + (b"\n\n" if torn else b"")
+    frame, done, rest = (b'{"error"' + tail).split(b"\n\n")
+    assert json.loads(frame)["error"]["code"] == "engine_error"
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert (record["lensd.outcome"], record["error.type"], record["lensd.stream.done_seen"]) == ("cut", "stream_cut", False)
+
+
+@pytest.mark.parametrize(("then", "outcome"), [("end", "ok"), ("cut", "cut")])
+def test_a_finished_answer_without_done_is_whole_if_it_ended_cleanly(then, outcome):
+    body = SSE[: SSE.index(b"data: [DONE]")]
+
+    async def main():
+        async with stage(streaming(body, then=then)) as s:
+            return await s.ask(STREAMED), await s.record()
+
+    answer, record = run(main())
+    assert (answer.body == body) is (outcome == "ok")
+    assert record["lensd.outcome"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "decision"),
+    [
+        ("http/err-model-unknown.json", "refused", "model_unknown"),
+        ("http/err-prompt-too-long.json", "refused", "context_too_long"),
+        ("http/err-bad-type.json", "refused", "body_malformed"),
+        ("http-preempt/err-admission-queue-full.json", "refused", "engine_busy"),
+        ("killworker-nonstream.json", "failed", "engine_dead"),
+    ],
+)
+def test_an_engines_error_passes_unchanged(name, outcome, decision):
+    seen = capture(name)
+
+    async def script(call):
+        await call.reply(seen["status"], seen["body"].encode())
+
+    async def main():
+        async with stage(script) as s:
+            return await s.ask(), await s.record()
+
+    answer, record = run(main())
+    assert (answer.status, answer.body) == (seen["status"], seen["body"].encode())
+    assert answer.headers["x-lensd-said-by"] == "engine"
+    assert (record["lensd.outcome"], record["lensd.decision"], record["lensd.said_by"]) == (outcome, decision, "engine")
+    assert record["http.response.status_code"] == seen["status"]
+    assert "many" not in record["lensd.error.message"].split()
+
+
+def test_the_engines_401_is_not_the_callers():
+    async def script(call):
+        await call.reply(401, b'{"error":"Unauthorized"}')
+
+    async def main():
+        async with stage(script) as s:
+            return await s.ask(), await s.record()
+
+    answer, record = run(main())
+    assert (answer.status, answer.error["code"]) == (502, "upstream_credential_refused")
+    assert (answer.headers["x-lensd-said-by"], answer.headers["x-should-retry"]) == ("gateway", "false")
+    assert (record["lensd.decision"], record["lensd.said_by"]) == ("upstream_credential_refused", "gateway")
+
+
+async def _nothing(call):
+    call.cut()
+
+
+async def _half(call):
+    await call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{")
+    call.cut()
+
+
+async def _headers_only(call):
+    await call.start_stream()
+    call.cut()
+
+
+@pytest.mark.parametrize("script", [_nothing, _half, _headers_only])
+def test_an_engine_that_breaks_off_before_anything_went_out_is_a_502(script):
+    async def main():
+        async with stage(script) as s:
+            return await s.ask(STREAMED), await s.record(), [span["name"] for span in s.kept.spans]
+
+    answer, record, spans = run(main())
+    assert (answer.status, answer.error["code"], answer.headers["x-lensd-stage"]) == (502, "engine_error", "engine")
+    assert (record["lensd.outcome"], record["lensd.decision"]) == ("failed", "engine_error")
+    assert spans == ["lensd.auth_routing", "lensd.upstream", "POST /v1/chat/completions"]
+
+
+def test_an_engine_that_is_not_there_is_a_502_and_marked_out():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+
+    async def main():
+        async with stage(whole, upstream={"url": f"http://{place}", "models": (MODEL,)}) as s:
+            answer = await s.ask()
+            return answer, await s.record(), [span["name"] for span in s.kept.spans], s.kept.acts()
+
+    answer, record, spans, acts = run(main())
+    assert (answer.status, answer.error["code"]) == (502, "no_upstream")
+    assert place not in answer.body.decode()
+    assert (record["lensd.outcome"], record["lensd.decision"], record["lensd.upstream"]) == ("refused", "no_upstream", place)
+    assert spans == ["lensd.auth_routing", "POST /v1/chat/completions"]
+    assert acts == ["upstream_out"]
+
+
+async def _silent(call):
+    await asyncio.sleep(60)
+
+
+async def _whole_but_slow(call):
+    await call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{")
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "kind", "limit_ms"),
+    [
+        (_silent, {"first_byte_timeout_s": 0.08}, "first_byte", 80),
+        (_headers_only.__class__ and streaming(then="hang"), {"first_byte_timeout_s": 0.08}, "first_byte", 80),
+        (_whole_but_slow, {"idle_timeout_s": 0.08}, "idle", 80),
+        (_silent, {"total_timeout_s": 0.08}, "total", 80),
+    ],
+)
+def test_a_limit_before_anything_went_out_is_a_504(script, settings, kind, limit_ms):
+    async def main():
+        async with stage(script, **settings) as s:
+            answer = await s.ask(STREAMED)
+            call = s.engine.calls[0]
+            await asyncio.wait_for(call.gone.wait(), 1)
+            return answer, await s.record()
+
+    answer, record = run(main())
+    assert (answer.status, answer.error["code"], answer.headers["x-lensd-said-by"]) == (504, "upstream_timeout", "gateway")
+    assert "0.08 s" in answer.error["message"]
+    assert (record["lensd.outcome"], record["lensd.decision"]) == ("timed_out", "upstream_timeout")
+    assert (record["lensd.timeout.kind"], record["lensd.timeout.ms"]) == (kind, limit_ms)
+
+
+@pytest.mark.parametrize(("settings", "kind"), [({"idle_timeout_s": 0.08}, "idle"), ({"total_timeout_s": 0.15}, "total")])
+def test_a_limit_inside_a_stream_is_a_frame_and_done(settings, kind):
+    async def main():
+        async with stage(streaming(HEAD, then="hang"), **settings) as s:
+            return await s.ask(STREAMED), await s.record()
+
+    answer, record = run(main())
+    assert answer.body.startswith(HEAD + b'data: {"error":')
+    assert answer.body.endswith(b"\n\ndata: [DONE]\n\n")
+    assert (record["http.response.status_code"], record["lensd.outcome"]) == (200, "timed_out")
+    assert (record["lensd.timeout.kind"], record["lensd.said_by"], record["error.type"]) == (kind, "gateway", "upstream_timeout")
+
+
+def test_a_connection_that_is_not_taken_is_a_504():
+    with socket.socket() as full:  # a backlog of one that nobody empties
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        place = full.getsockname()
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(place)
+
+        async def main():
+            settings = {"upstream": {"url": f"http://127.0.0.1:{place[1]}", "models": (MODEL,)}, "connect_timeout_s": 0.08}
+            async with stage(whole, **settings) as s:
+                return await s.ask(), await s.record(), [span["name"] for span in s.kept.spans]
+
+        try:
+            answer, record, spans = run(main())
+        finally:
+            for each in waiting:
+                each.close()
+    assert answer.status == 504
+    assert (record["lensd.timeout.kind"], record["lensd.timeout.ms"]) == ("connect", 80)
+    assert "lensd.upstream" not in spans
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code", "says"),
+    [
+        ("POST", "/chat/completions", CHAT, 404, "route_not_found", "did you mean /v1/chat/completions?"),
+        ("POST", "/v1/v1/completions", CHAT, 404, "route_not_found", "did you mean /v1/completions?"),
+        ("POST", "/v1/chat/completions/", CHAT, 404, "route_not_found", "did you mean /v1/chat/completions?"),
+        ("GET", "/models", None, 404, "route_not_found", "did you mean /v1/models?"),
+        ("GET", "/metrics", None, 404, "route_not_found", "there is no path /metrics"),
+        ("GET", "/v1/chat/completions", None, 405, "method_not_allowed", "takes POST, not GET"),
+        ("POST", "/v1/models", CHAT, 405, "method_not_allowed", "takes GET, not POST"),
+        ("POST", "/v1/completions", b"{", 400, "invalid_body", "not a JSON object"),
+        ("POST", "/v1/completions", {"prompt": PROMPT}, 400, "invalid_body", "names no model"),
+        ("POST", "/v1/completions", b'{"model": "a", "model": "b"}', 400, "invalid_body", "more than once"),
+        ("POST", "/v1/completions", {"model": "nope-70b", "prompt": PROMPT}, 404, "model_not_found", "`nope-70b` is not served"),
+        ("POST", "/v1/completions", b'{"model":"%s","prompt":"%s"}' % (MODEL.encode(), b"x" * 5000), 413, "request_too_large", "4000 bytes"),
+    ],
+)
+def test_what_the_gateway_refuses_itself(method, path, body, status, code, says):
+    async def main():
+        async with stage(whole, max_body_bytes=4000) as s:
+            answer = await s.ask(body, path, method)
+            return answer, len(s.engine.calls), await s.record()
+
+    answer, calls, record = run(main())
+    assert calls == 0
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert says in answer.error["message"]
+    assert set(answer.error) == {"message", "type", "code", "param"}
+    assert answer.headers["x-lensd-said-by"] == "gateway"
+    assert answer.headers["x-request-id"] == record["lensd.request.id"]
+    assert answer.headers["traceparent"].split("-")[1] == answer.headers["x-request-id"]
+    assert (record["http.response.status_code"], record["error.type"], record["lensd.outcome"]) == (status, code, "refused")
+    assert PROMPT not in repr(record)
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_limit():
+    async def main():
+        async with stage(whole, max_body_bytes=4000) as s:
+            reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 5)
+            line = await asyncio.wait_for(reader.readline(), 2)
+            writer.close()
+            return line, await s.record()
+
+    line, record = run(main())
+    assert line.startswith(b"HTTP/1.1 413")
+    assert record["lensd.decision"] == "body_too_large"
+
+
+def test_a_body_that_never_arrives_is_a_408():
+    async def main():
+        async with stage(whole, total_timeout_s=0.08) as s:
+            reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            line = await asyncio.wait_for(reader.readline(), 2)
+            writer.close()
+            return line, await s.record()
+
+    line, record = run(main())
+    assert line.startswith(b"HTTP/1.1 408")
+    assert (record["lensd.outcome"], record["lensd.decision"], record["lensd.timeout.kind"]) == ("timed_out", "body_malformed", "total")
+
+
+def test_too_many_at_once_are_turned_away():
+    async def main():
+        async with stage(_silent, max_in_flight=1) as s:
+            _, writer = await s.open()
+            await s.engine.called.wait()
+            answer = await s.ask()
+            writer.close()
+            return answer
+
+    answer = run(main())
+    assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (429, "rate_limited", "1")
+
+
+def test_keys_decide_who_may_use_what(tmp_path):
+    path = tmp_path / "keys.toml"
+    narrow, entry = new_key("narrow", ["tiny-*"])
+    append(path, entry)
+    wide, entry = new_key("wide", ["*"])
+    append(path, entry)
+    none, entry = new_key("none", ["secret-model-name"])
+    append(path, entry)
+
+    async def main():
+        async with stage(whole, require_key=True, keys_file=str(path)) as s:
+            s.engine.models = [MODEL, "big-model"]
+            await s.app.fleet.refresh(s.app._session)
+
+            async def ask(key, model):
+                return await s.ask({**CHAT, "model": model}, headers={"Authorization": key} if key else None)
+
+            answers = {
+                "missing": await ask(None, MODEL),
+                "malformed": await ask("Token x", MODEL),
+                "wrong": await ask(f"Bearer {wide}x", MODEL),
+                "allowed": await ask(f"Bearer {narrow}", MODEL),
+                "denied": await ask(f"Bearer {narrow}", "big-model"),
+                "unknown": await ask(f"Bearer {narrow}", "nope"),
+            }
+            lists = {}
+            for name, key in (("narrow", narrow), ("wide", wide), ("none", none)):
+                answer = await s.ask(None, "/v1/models", "GET", {"Authorization": f"Bearer {key}"})
+                lists[name] = [card["id"] for card in json.loads(answer.body)["data"]]
+                assert b"secret-path" not in answer.body
+            answers["list"] = await s.ask(None, "/v1/models", "GET")
+            health = await s.ask(None, "/health", "GET")
+            return answers, lists, health, await s.records(), s.kept
+
+    answers, lists, health, records, kept = run(main())
+    assert {name: answer.status for name, answer in answers.items()} == {
+        "missing": 401, "malformed": 401, "wrong": 401, "allowed": 200, "denied": 403, "unknown": 404, "list": 401,
+    }  # fmt: skip
+    assert answers["missing"].headers["www-authenticate"] == "Bearer"
+    assert lists == {"narrow": [MODEL], "wide": [MODEL, "big-model"], "none": []}
+    assert (health.status, health.headers["x-lensd-said-by"]) == (200, "gateway")
+    assert [r["lensd.decision"] for r in records][:6] == [
+        "key_missing", "key_malformed", "key_unknown", "allowed", "model_not_allowed", "model_unknown",
+    ]  # fmt: skip
+    assert [r["lensd.key.id"] for r in records][3:6] == ["narrow"] * 3
+    assert all(record["http.route"] != "/health" for record in records)
+    told = repr(kept.spans) + repr(kept.events) + "".join(f"{a.headers}{a.body!r}" for a in answers.values())
+    for secret in (narrow, wide, none, PROMPT, "tiny-*", "secret-model-name"):
+        assert secret not in told
+
+
+def test_a_disabled_key_is_refused_and_named_in_the_record(tmp_path):
+    path = tmp_path / "keys.toml"
+    secret, entry = new_key("old", ["*"])
+    append(path, entry)
+    path.write_text(path.read_text().replace("disabled = false", "disabled = true"))
+
+    async def main():
+        async with stage(whole, require_key=True, keys_file=str(path)) as s:
+            return await s.ask(headers={"Authorization": f"Bearer {secret}"}), await s.record()
+
+    answer, record = run(main())
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+    assert (record["lensd.decision"], record["lensd.key.id"]) == ("key_unknown", "old")
+
+
+def test_keys_are_reloaded_while_serving(tmp_path):
+    path = tmp_path / "keys.toml"
+
+    async def main():
+        async with stage(whole, require_key=True, keys_file=str(path)) as s:
+            secret, entry = new_key("late", ["*"])
+            header = {"Authorization": f"Bearer {secret}"}
+            before = await s.ask(headers=header)
+            append(path, entry)
+            s.app._reload_keys()
+            after = await s.ask(headers=header)
+            path.write_text("broken")
+            s.app._reload_keys()
+            still = await s.ask(headers=header)
+            return [before.status, after.status, still.status], s.kept.acts()
+
+    statuses, acts = run(main())
+    assert statuses == [401, 200, 200]
+    assert [act for act in acts if act.startswith("keys")] == ["keys_missing", "keys_reloaded", "keys_rejected"]
+
+
+def test_a_model_no_engine_has_named_yet_is_not_called_unknown():
+    async def main():
+        async with stage(whole, upstream={"url": "http://127.0.0.1:9"}) as s:
+            return await s.ask()
+
+    answer = run(main())
+    assert (answer.status, answer.error["code"]) == (502, "no_upstream")
+
+
+def test_a_reply_too_large_to_hold_passes_unread(monkeypatch):
+    monkeypatch.setattr("lensd_collectors.gateway.upstream.MAX_HELD_BYTES", 1000)
+    body = WHOLE + b" " * 200_000
+
+    async def script(call):
+        await call.reply(200, body)
+
+    async def main():
+        async with stage(script) as s:
+            return await s.ask(), await s.record()
+
+    answer, record = run(main())
+    assert answer.body == body
+    assert (record["lensd.outcome"], record["lensd.bytes_sent"], record["gen_ai.response.id"]) == ("ok", len(body), None)
+
+
+def test_a_fault_of_the_gateway_is_not_put_on_the_engine(monkeypatch):
+    async def broken(*_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("lensd_collectors.gateway.upstream.Relay.run", broken)
+
+    async def main():
+        async with stage(whole) as s:
+            return await s.ask(), await s.record()
+
+    answer, record = run(main())
+    assert (answer.status, answer.error["code"]) == (500, "gateway_error")
+    assert (record["lensd.outcome"], record["lensd.said_by"], record["lensd.decision"]) == ("failed", "gateway", "allowed")
+
+
+def test_what_is_open_at_the_stop_is_ended_and_recorded():
+    async def main():
+        async with stage(streaming(HEAD, then="hang")) as s:
+            reader, writer = await s.open(STREAMED)
+            await reader.readuntil(b"data: ")
+            await s.app.stop()
+            rest = await asyncio.wait_for(reader.read(), 2) if not reader.at_eof() else b""
+            writer.close()
+            return rest, await s.record()
+
+    rest, record = run(main())
+    assert b'"code":"gateway_stopping"' in rest
+    assert (record["lensd.outcome"], record["error.type"], record["lensd.decision"]) == ("cut", "gateway_stopping", "allowed")
+
+
+def test_requests_go_where_least_is_in_flight():
+    async def main():
+        async with stage(_silent) as s:
+            second = s.app.fleet.targets[0].__class__
+            from lensd_collectors.gateway.config import Upstream
+
+            other = second(Upstream(url="http://127.0.0.1:9", name="b", models=(MODEL,)))
+            first = s.app.fleet.targets[0]
+            s.app.fleet.targets = (first, other)
+            first.in_flight, other.in_flight, other.up = 3, 1, True
+            picks = [s.app.fleet.pick(MODEL).name]
+            other.up = False
+            picks.append(s.app.fleet.pick(MODEL).name)
+            first.up = False
+            picks.append(s.app.fleet.pick(MODEL).name)
+            return picks
+
+    assert run(main()) == ["b", "engine-a", "b"]

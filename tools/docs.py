@@ -1,0 +1,128 @@
+"""Writes the reference pages that are made from the code: docs/conventions.md and docs/schema.md.
+
+usage: docs.py [--check]     --check writes nothing and exits 1 when a page is stale; standard library only
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONVENTIONS = "collectors/lensd_collectors/conventions.py"
+SCHEMA = "lensd/store/schema.sql"
+MADE = "<!-- Made by tools/docs.py from {source}: edit that, then run `make docs`. -->"
+TABLE = re.compile(r"((?:^--[^\n]*\n)*)^CREATE TABLE (\w+) \(\n(.*?)^\)", re.M | re.S)
+COLUMN = re.compile(r"^\s+(\w+) ([^,\n]+?),?\s*(?:--\s*(.*))?$", re.M)
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def conventions(source: str) -> str:
+    """The page of wire names: enums with their values, then attributes, spans, events and metrics under the module's own headings."""
+    lines = source.splitlines()
+    tree = ast.parse(source)
+    page = ["# Wire names", "", MADE.format(source=CONVENTIONS), "", *(ast.get_docstring(tree) or "").splitlines()]
+    section, columns = "", [""]
+    for node in tree.body:
+        heading = _heading(lines, node.lineno)
+        block = list(_block(node, lines))
+        if not block:
+            continue
+        if isinstance(node, ast.ClassDef):
+            page += ["", f"## {node.name}", "", *block]
+            continue
+        if heading != section:
+            page += ["", f"## {heading}"]
+        if (heading, _columns(node)) != (section, columns):
+            section, columns = heading, _columns(node)
+            page += ["", *columns]
+        page += block
+    return "\n".join(page) + "\n"
+
+
+def _heading(lines: list[str], lineno: int) -> str:
+    """The nearest comment at the margin above a line: the module's own headings."""
+    return next((line[2:].strip() for line in reversed(lines[: lineno - 1]) if line.startswith("# ")), "Names")
+
+
+def _columns(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+        return [row("attribute", "type", "unit", "meaning"), row("---", "---", "---", "---")]
+    return [row("name", "meaning"), row("---", "---")]
+
+
+def _block(node: ast.stmt, lines: list[str]) -> Iterator[str]:
+    """The lines of the page for one statement of the module: none for imports and machinery."""
+    match node:
+        case ast.ClassDef(bases=[ast.Name(id="StrEnum")]):
+            if said := ast.get_docstring(node):
+                yield from [*said.splitlines(), ""]
+            yield from [row("value", "meaning"), row("---", "---")]
+            for member in node.body:
+                if isinstance(member, ast.Assign) and isinstance(member.value, ast.Constant):
+                    yield row(code(str(member.value.value)), _comment(lines, member))
+        case ast.Assign(value=ast.Call(func=ast.Name(id="_attribute"), args=arguments)):
+            name, kind, unit, meaning = (str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
+            yield row(code(name), kind, unit, meaning)
+        case ast.Assign(value=ast.Constant(value=str(name))):
+            yield row(code(name), _comment(lines, node))
+        case ast.AnnAssign(value=ast.Dict(keys=keys, values=values)) if keys:
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                    yield row(code(str(key.value)), f"column {code(str(value.value))}")
+
+
+def _comment(lines: list[str], node: ast.stmt) -> str:
+    """The comment at the end of a statement's line."""
+    rest = lines[(node.end_lineno or node.lineno) - 1].encode()[node.end_col_offset or 0 :].decode()
+    return rest.strip().removeprefix("#").strip()
+
+
+def schema(source: str) -> str:
+    """The page of public tables: every column with its type and what it means."""
+    page = ["# Public tables", "", MADE.format(source=SCHEMA), ""]
+    page += [line.removeprefix("--").strip() for line in source.split("\n\n")[0].splitlines() if line.startswith("--")]
+    for comment, name, body in TABLE.findall(source):
+        said = [line.removeprefix("--").strip() for line in comment.splitlines()]
+        page += ["", f"## {name}", "", *said, "", row("column", "type", "meaning"), row("---", "---", "---")]
+        page += [row(code(column), kind, meaning) for column, kind, meaning in COLUMN.findall(body)]
+    return "\n".join(page) + "\n"
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Every page that is made, with what it should hold."""
+    return {
+        root / "docs/conventions.md": conventions((root / CONVENTIONS).read_text()),
+        root / "docs/schema.md": schema((root / SCHEMA).read_text()),
+    }
+
+
+def stale(root: Path) -> list[str]:
+    """The pages that do not say what the code says."""
+    return [str(path.relative_to(root)) for path, text in pages(root).items() if not path.exists() or path.read_text() != text]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is stale")
+    if parser.parse_args().check:
+        old = stale(ROOT)
+        print(f"docs: stale: {', '.join(old)}; run `make docs`" if old else "docs: as the code says")
+        return 1 if old else 0
+    for path, text in pages(ROOT).items():
+        path.write_text(text)
+        print(f"docs: wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
