@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import ENGINE, ENGINE_STARTS_LIMIT, ROOT, engine_starts, serving
+from checkout import ENGINE, ENGINE_STARTS_LIMIT, ROOT, engine_starts, load_by_path, serving
 
+screenshot = load_by_path("tools_screenshot", ROOT / "tools" / "screenshot.py")
 STARTS = pytest.StashKey[Path]()
 
 Require = Callable[[str], None]
@@ -60,16 +61,10 @@ def engine_dir(require: Require) -> Path:
 
 
 @pytest.fixture
-def browser(require: Require) -> Iterator[Any]:
-    """A headless Chromium driven through selenium, 1400 x 1000; the driver is Debian's, nothing is fetched."""
+def browser(require: Require, tmp_path: Path) -> Iterator[Any]:
+    """A headless Chromium of 1400 x 1000 points, driven through selenium."""
     require("chromium")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "window-size=1400,1000", "hide-scrollbars"):
-        options.add_argument(f"--{flag}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=shutil.which("chromedriver")))
+    driver = screenshot.browser(1400, 1000, str(tmp_path / "chromium"), dark=False)
     yield driver
     driver.quit()
 

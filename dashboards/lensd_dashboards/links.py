@@ -21,29 +21,30 @@ def page_file(page: str) -> str:
     return str(Path(__file__).with_name("pages") / f"{page}.py")
 
 
-def routes(prefix: str = "") -> list[Route]:
+def routes() -> list[Route]:
     """Starlette routes: each short path answers 307 to the page that shows the thing.
 
-    `prefix` is the path under which a proxy publishes the dashboard.
+    The answer is relative, so that it holds under whatever path a proxy publishes the dashboard.
     """
-    root = prefix.rstrip("/")
-    short = [Route(path, _redirect(page, parameter, root)) for path, (page, parameter) in SHORT_PATHS.items()]
-    return [*short, Route("/requests", _to_first_page(root))]
+    short = [Route(path, _redirect(page, parameter)) for path, (page, parameter) in SHORT_PATHS.items()]
+    return [*short, Route("/requests", _to_first_page)]
 
 
-def _redirect(page: str, parameter: str, prefix: str) -> Callable[[Request], Awaitable[RedirectResponse]]:
+def _redirect(page: str, parameter: str) -> Callable[[Request], Awaitable[RedirectResponse]]:
     async def answer(request: Request) -> RedirectResponse:
         query = urlencode({parameter: request.path_params["value"]})
-        return RedirectResponse(f"{prefix}/{page}?{query}", status_code=307)
+        return RedirectResponse(f"{_up(request)}{page}?{query}", status_code=307)
 
     return answer
 
 
-def _to_first_page(prefix: str) -> Callable[[Request], Awaitable[RedirectResponse]]:
+async def _to_first_page(request: Request) -> RedirectResponse:
     """The list of requests is the first page, which Streamlit knows only by the bare address."""
+    query = request.url.query
+    return RedirectResponse(f"./{'?' + query if query else ''}", status_code=307)
 
-    async def answer(request: Request) -> RedirectResponse:
-        query = request.url.query
-        return RedirectResponse(f"{prefix}/{'?' + query if query else ''}", status_code=307)
 
-    return answer
+def _up(request: Request) -> str:
+    """The way from the path as it was sent, where an encoded slash parts nothing, back to the root."""
+    sent: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    return "../" * (sent.partition(b"?")[0].count(b"/") - 1)

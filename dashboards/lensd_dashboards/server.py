@@ -66,7 +66,7 @@ def run(
         )
     _check_free(host, port)
     data.use(server_url, token)
-    app = st.App(SCRIPT, routes=links.routes(urlsplit(public_url).path))
+    app = st.App(SCRIPT, routes=links.routes())
     app.run(config=settings(host, port, public_url))
 
 

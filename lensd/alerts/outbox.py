@@ -75,7 +75,10 @@ class Outbox:
                     self._resume(lane, incident, last, begun)
 
     def offer(self, incident: Incident, reason: Reason) -> None:
-        """Owes this to every destination that has not been told; returns once that is written down."""
+        """Owes this to every destination that has not been told; returns once that is written down.
+
+        A resolution is owed only where the opening was: who never heard of an incident need not hear of its end.
+        """
         for lane in self._lanes.values():
             self._owe(lane, incident, reason)
 
@@ -130,7 +133,8 @@ class Outbox:
         now = self._clock()
         letter = self._letter(lane, incident, reason, now)
         with self._lock:
-            if letter.delivery_id in lane.letters or letter.delivery_id in self._statuses:
+            opening = delivery_id(incident, lane.destination.name, Reason.OPENED)
+            if self._knows(lane, letter.delivery_id) or (reason is Reason.RESOLVED and not self._knows(lane, opening)):
                 return
             refused = self._refusal(lane, letter)
             if refused is None:
@@ -140,6 +144,9 @@ class Outbox:
                 self._statuses[letter.delivery_id] = self._give_up(letter, refused, now).status
                 log.warning("alert %s of %s to %s given up: %s", reason, incident.incident_id, lane.destination.name, refused)
         lane.wake.set()
+
+    def _knows(self, lane: Lane, key: str) -> bool:
+        return key in lane.letters or key in self._statuses
 
     def _refusal(self, lane: Lane, letter: Letter) -> str | None:
         if lane.disabled and letter.reason is not Reason.TEST:

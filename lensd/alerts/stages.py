@@ -151,6 +151,7 @@ def row_of(letter: Letter, now: int) -> DeliveryRow:
         status=letter.status.value,
         http_status=letter.answer.status if letter.answer else None,
         error=f"{letter.failure}: {letter.error}" if letter.failure else letter.error,
+        src="outbox",
     )
 
 

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lensd.api.client import Client
-from lensd.api.local import LocalReader
 from lensd.config import Config, read_token
 from lensd.errors import NoAnswerError, StoreBusyError
+
+if TYPE_CHECKING:
+    from lensd.api.local import LocalReader
 
 PROBE_S = 1.0  # a daemon that holds the store and says nothing for this long does not answer
 
 
 @contextmanager
-def open_reader(config: Config, server: str | None, store: str | None = None) -> Iterator[Client | LocalReader]:
+def open_reader(config: Config, server: str | None, store: str | None = None) -> "Iterator[Client | LocalReader]":
     """A reader of requests, diagnoses and incidents.
 
     A daemon that was named (`--server`, LENSD_URL) must answer; else a silent one means reading the folder. Raises
@@ -23,7 +27,7 @@ def open_reader(config: Config, server: str | None, store: str | None = None) ->
         if server is not None or _answers(client, config):
             yield client
             return
-    from pathlib import Path
+    from lensd.api.local import LocalReader  # brings the database along, which a daemon's caller does not need
 
     folder = Path(store).expanduser() if store is not None else config.store_folder
     try:

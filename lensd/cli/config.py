@@ -23,7 +23,11 @@ def check(config: o.ConfigPath = None) -> int:
 def show(config: o.ConfigPath = None, json_flag: o.JsonFlag = False) -> int:
     import msgspec
 
+    from lensd.alerts.delivery import shown_url
+
     data = msgspec.to_builtins(o.load_config(config))
+    for webhook in data["alerts"]["webhooks"]:
+        webhook["url"] = shown_url(webhook["url"]) if webhook["url"] else ""  # its path is a secret
     if json_flag:
         print(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
         return 0

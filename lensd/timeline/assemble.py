@@ -37,12 +37,22 @@ def assemble(request: RequestEvidence, timeline: Timeline, life: Life, revision:
         frontend_ms=_frontend_ms(request),
         ttft_ms=_ttft_ms(request, stages),
         tpot_ms=_tpot_ms(request, stages[Stage.DECODE]),
-        src=f"span:{timed_by.span_id}" if timed_by is not None else request.signals[-1].src,
+        src=timed_by.src if timed_by is not None else request.signals[-1].src,
         **_identity(request),
         **_ending(request, life),
         **_amounts(request),
         **{f"{s.stage}_{column}": value for s in timeline.stages for column, value in _stage_columns(s).items()},
     )
+
+
+def witness_of(request: RequestEvidence, column: str) -> str | None:
+    """`src` of the span that a column of the row comes from; None: the row's own."""
+    stage = column.removesuffix("_ms").removesuffix("_source").removesuffix("_state")
+    if stage in (Stage.QUEUE, Stage.PREFILL, Stage.DECODE) and request.engine_spans:
+        return request.engine_spans[0].src
+    if column == "client_timeout_ms" and request.client is not None:
+        return request.client.src
+    return None
 
 
 def _first_instant(request: RequestEvidence, timed_by: Any) -> int:

@@ -41,7 +41,7 @@ def estimate(scrapes: Sequence[Scrape], handed_over: int, until: int) -> Estimat
     if running_from is None:
         return Estimate(((handed_over, until),), (), "scrape")
     left_line = handed_over if last_waiting is None else (last_waiting + running_from) // 2
-    return Estimate(((handed_over, left_line),) if left_line > handed_over else (), ((left_line, until),), "scrape")
+    return Estimate(((handed_over, left_line),), ((left_line, until),), "scrape")
 
 
 class Scrapes:

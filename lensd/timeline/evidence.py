@@ -23,6 +23,7 @@ class Span:
     start: int
     end: int
     status: str | None
+    status_message: str | None
     attributes: dict[str, Any]
     src: str | None
 

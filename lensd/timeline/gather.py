@@ -12,7 +12,7 @@ from lensd.timeline.evidence import RequestEvidence, Signal, Span
 
 _SPANS = """
 select trace_id, span_id, parent_span_id, name, kind, scope, service, instance, engine, request_id,
-       epoch_us(started_at), epoch_us(ended_at), status, attributes, src
+       epoch_us(started_at), epoch_us(ended_at), status, status_message, attributes, src
 from spans where {where} order by started_at
 """
 _EVENTS = """
@@ -40,10 +40,10 @@ def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None) -> list[Reque
 
 
 def _span(row: Sequence[Any]) -> Span:
-    start, end, status, attributes, src = row[10:]
+    start, end, status, message, attributes, src = row[10:]
     return Span(
         **dict(zip(_NAMES, row[:10], strict=True)), start=start, end=end if end is not None else start, status=status,
-        attributes=_json.decode(attributes) if attributes else {}, src=src,
+        status_message=message, attributes=_json.decode(attributes) if attributes else {}, src=src,
     )
 
 

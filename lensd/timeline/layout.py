@@ -182,6 +182,7 @@ def _refused_by_engine(request: RequestEvidence) -> bool:
     return bool(request.value(c.OUTCOME) == Outcome.REFUSED)
 
 
+_ORDER = (Stage.AUTH_ROUTING, Stage.QUEUE, Stage.PREFILL, Stage.DECODE)
 _ENDED_BADLY = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CALLER_GONE, Outcome.CUT, Outcome.LOST})
 
 
@@ -219,9 +220,11 @@ def _absent(stage: Stage, request: RequestEvidence, placed: dict[Stage, Placed],
     server_side = request.gateway is not None or request.middleware is not None or bool(request.signals)
     if stage is Stage.AUTH_ROUTING or not (server_side or request.engine_spans):
         return StageState.NOT_OBSERVED
-    if stage is Stage.STREAMING and not server_side:
-        return StageState.NOT_OBSERVED
     stopped = outcome == Outcome.REFUSED or outcome in _ENDED_BADLY or outcome == Outcome.OPEN
+    if stage is Stage.STREAMING:
+        return StageState.NOT_REACHED if server_side and stopped else StageState.NOT_OBSERVED
+    if any(later in placed for later in _ORDER[_ORDER.index(stage) + 1 :]):
+        return StageState.NOT_OBSERVED  # it was passed, nobody saw when
     return StageState.NOT_REACHED if stopped else StageState.NOT_OBSERVED
 
 

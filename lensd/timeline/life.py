@@ -57,8 +57,8 @@ def _outcome(request: RequestEvidence) -> str:
         return str(said)
     client = request.client
     if client is not None and client.status == "error":
-        text = str(client.attributes.get(c.ERROR_TYPE) or client.attributes.get("status_message") or "")
-        return Outcome.CALLER_GONE if "timeout" in text.lower() else Outcome.FAILED
+        said = f"{client.attributes.get(c.ERROR_TYPE) or ''} {client.status_message or ''}".lower()
+        return Outcome.CALLER_GONE if "timeout" in said or "timed out" in said else Outcome.FAILED
     if any(str(s.attributes.get("finish_reason", "")) == "abort" for s in request.engine_spans):
         return Outcome.CALLER_GONE
     return Outcome.OK if request.engine_spans or request.entry is not None else Outcome.LOST

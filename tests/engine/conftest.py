@@ -47,9 +47,7 @@ class Starter:
 
 
 @pytest.fixture(scope="session")
-def engine_starter(
-    engine_dir: Path, tmp_path_factory: pytest.TempPathFactory, engine_otlp_port: int, engine_token: str
-) -> Starter:
+def engine_starter(engine_dir: Path, tmp_path_factory: pytest.TempPathFactory, engine_otlp_port: int, engine_token: str) -> Starter:
     """For a test that must have an engine to itself, because it kills it: `yield from engine_starter.run("mine")`."""
     return Starter(engine_dir, tmp_path_factory.mktemp("engine"), engine_otlp_port, engine_token)
 

@@ -88,7 +88,8 @@ class Reporter:
             self._child(c.SPAN_STREAMING, record, "internal", record.first_out, record.last_out or record.ended, {})
         self._exporter.span(
             f"{record.method} {record.route}", trace_id=record.trace_id, span_id=record.span_id, parent_span_id=record.parent_span_id,
-            kind="server", start_ns=start, end_ns=end, attributes=request_attributes(record), ok=_is_ok(record), message=record.error_message,
+            kind="server", start_ns=start, end_ns=end, attributes=request_attributes(record), ok=_is_ok(record),
+            message=record.error_message,
         )  # fmt: skip
 
     def _child(self, name: str, record: Record, kind: str, start: int, end: int, attributes: Attributes, span_id: str = "") -> None:

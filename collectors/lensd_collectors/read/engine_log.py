@@ -20,6 +20,7 @@ _STACKS: Final = 32  # processes whose traceback is followed at a time
 _FRAME_LINE: Final = re.compile(r'^\s+File "[^"]*", line \d+, in (?P<function>[\w<>.]+)')
 _CONTINUATION: Final = re.compile(r"^(?:\s|Traceback \(|The above exception|During handling|[\^~]+$|$)")
 _REPEATED: Final = {"engine.oom": 64, "engine.kv_too_small": 16, "engine.memory_short": 16, "request.aborted": 256}
+_ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 
 
@@ -64,6 +65,8 @@ class LineReader:
         if frame is None:
             self.unread += 1
             return []
+        if frame.groupdict().get("level") not in _ERRORS:
+            return []
         return self._unknown(body, _Seen(self, number, at_us, frame), text)
 
     def _rows(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
@@ -100,9 +103,7 @@ class LineReader:
         return [self._event(name, severity, fields, seen, line, one or None) for one in ids]
 
     def _unknown(self, body: str, seen: "_Seen", line: str) -> list[Row]:
-        """A line whose frame is known but not its meaning: kept where it is an error, apart from the inside of a traceback."""
-        if seen.severity not in ("error", "critical"):
-            return []
+        """An error whose frame is known but not its meaning: kept, apart from the inside of a traceback."""
         call = _FRAME_LINE.match(body)
         if call:
             if seen.process not in self._stacks and len(self._stacks) >= _STACKS:

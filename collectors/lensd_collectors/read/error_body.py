@@ -50,7 +50,7 @@ def _is_error(body: str) -> bool:
 
 
 def _error(body: str) -> Mapping[str, object]:
-    """`{"error": {...}}`, `{"object": "error", ...}`, `{"error": "text"}` and `{"detail": "text"}` as one mapping; empty for anything else."""
+    """The forms `{"error": {...}}`, `{"object": "error", ...}`, `{"error": "text"}`, `{"detail": "text"}` as one mapping; else empty."""
     try:
         document = msgspec.json.decode(body.strip() or "null")
     except (msgspec.DecodeError, UnicodeDecodeError):

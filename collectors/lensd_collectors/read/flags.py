@@ -10,13 +10,16 @@ import msgspec
 from lensd_collectors.read import scrub, settings
 from lensd_collectors.rows import ConfigFact, Row
 
-_ENVIRONMENT: Final = re.compile(r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD)_\w+)[=:]\s*(?P<value>.+?)\s*$")
+_ENVIRONMENT: Final = re.compile(
+    r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD)_\w+)[=:]\s*(?P<value>.+?)\s*$"
+)
 _FLAG: Final = re.compile(r"^--?[A-Za-z][\w.-]*(?:=.*)?$", re.DOTALL)
 _PROGRAM: Final = re.compile(r"\bvllm\s+serve\b|\bapi_server\b|\bsglang\b|^\s*--\w")
 _SHORT: Final = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-q": "quantization"}
 MODEL_KEYS: Final = (
     "max_position_embeddings", "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim",
-    "sliding_window", "torch_dtype", "dtype", "vocab_size", "kv_lora_rank", "qk_rope_head_dim", "num_experts", "num_local_experts", "_name_or_path",
+    "sliding_window", "torch_dtype", "dtype", "vocab_size", "kv_lora_rank", "qk_rope_head_dim", "num_experts", "num_local_experts",
+    "_name_or_path",
 )  # fmt: skip
 
 
@@ -51,7 +54,7 @@ def read_model_config(text: str, *, name: str, engine: str | None = None) -> Fla
         return FlagRows(rows=[], unread_lines=text.count("\n") + 1)
     if not isinstance(document, dict):
         return FlagRows(rows=[], unread_lines=text.count("\n") + 1)
-    inner = next((document[key] for key in ("text_config", "llm_config") if isinstance(document.get(key), dict)), {})
+    inner: dict[str, object] = next((document[key] for key in ("text_config", "llm_config") if isinstance(document.get(key), dict)), {})
     rows: list[Row] = []
     for key in MODEL_KEYS:
         value = settings.text_of(inner.get(key, document.get(key)))

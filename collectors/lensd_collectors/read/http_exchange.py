@@ -1,52 +1,29 @@
-"""What people copied of a request and its answer (curl output, request and response text, JSON captures, client tracebacks) → exchanges."""
+"""What people copied of a request and its answer (curl output, JSON captures, client tracebacks) → exchanges."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from lensd_collectors.dialects import FailurePattern, load
-from lensd_collectors.read.error_body import read_error, shorten
-from lensd_collectors.rows import ConfigFact, HttpExchange, Instant, Row
+from lensd_collectors.read.error_body import shorten
+from lensd_collectors.read.exchange import MODEL, Exchange, HttpRows, finish, models_listed
+from lensd_collectors.read.http_capture import captures, read_captures
+from lensd_collectors.rows import HttpExchange, Row
 
 STATUS: Final = re.compile(r"^(?:< )?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b")
 REQUEST: Final = re.compile(r"^(?:> )?(?P<method>GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<target>(?:https?://|/|\$)\S*)")
 CURL: Final = re.compile(r"^\s*(?:[$#>%] ?)?curl\s")
 _TARGET: Final = re.compile(r"(?:https?://[^\s/'\"]+|\$\{?\w+\}?)(?P<path>/[^\s'\"?]*)")
 _RESULT: Final = re.compile(r"-> (?P<status>\d{3}) in (?P<seconds>[\d.]+) ?s\b")
-_MODEL: Final = re.compile(r"\\?\"model\\?\"\s*:\s*\\?\"(?P<model>[^\"\\]+)\\?\"")
 _HEADER: Final = re.compile(r"^(?:< )?(?P<name>[A-Za-z][\w-]*): (?P<value>.*)$")
 _CHAINED: Final = ("direct cause of the following exception", "During handling of the above exception")
 _BODY_LIMIT: Final = 64 * 1024
 
 
-class Exchange(msgspec.Struct, kw_only=True):
-    """A row while it is read, with the line of each of its columns."""
-
-    row: HttpExchange
-    places: dict[str, int] = {}
-    body: list[str] = []
-    body_line: int = 0
-    in_body: bool = False
-
-
-class HttpRows(msgspec.Struct, frozen=True, kw_only=True):
-    exchanges: list[Exchange]
-    facts: list[Row]
-    unread_lines: int
-
-    @property
-    def rows(self) -> list[Row]:
-        return [*(one.row for one in self.exchanges), *self.facts]
-
-
 def read_http(text: str, *, name: str, engine: str | None = None) -> HttpRows:
     """All exchanges of a text or JSON capture; `places` of each say which line a column was read from."""
-    captures = list(_captures(text)) if text.lstrip()[:1] in ("{", "[") else []
-    if captures:
-        return _Captures(name, engine).read(captures)
+    found = list(captures(text)) if text.lstrip()[:1] in ("{", "[") else []
+    if found:
+        return read_captures(found, name=name, engine=engine)
     return _Text(name, engine).read(text)
 
 
@@ -114,7 +91,7 @@ class _Text:
         self._keep_model(line, number)
 
     def _keep_model(self, line: str, number: int) -> None:
-        model = _MODEL.search(line)
+        model = MODEL.search(line)
         if model and self._request and "model" not in self._request:
             self._request["model"] = model["model"]
             self._request_places["model"] = number
@@ -179,115 +156,6 @@ class _Text:
         self._chained = False
 
 
-class _Captures:
-    """JSON documents of the form {request: {method, path, headers, body}, status, headers, body}."""
-
-    def __init__(self, name: str, engine: str | None) -> None:
-        self._name, self._engine = name, engine
-
-    def read(self, captures: list[tuple[dict[str, Any], str, int]]) -> HttpRows:
-        exchanges, facts = [], []
-        for document, text, first_line in captures:
-            exchange = self._exchange(document, text, first_line)
-            body = document.get("body")
-            exchanges.append(exchange)
-            finish(exchange, body if isinstance(body, str) else json.dumps(body) if body else "")
-            if isinstance(body, str):
-                facts += models_listed(body, f"{self._name}:{exchange.body_line}", self._engine)
-        return HttpRows(exchanges=exchanges, facts=facts, unread_lines=0)
-
-    def _exchange(self, document: dict[str, Any], text: str, first: int) -> Exchange:
-        request = document.get("request")
-        request = request if isinstance(request, dict) else {}
-        asked = request.get("body")
-        model = _MODEL.search(asked) if isinstance(asked, str) else None
-        answered = _offset(text, "status", 0)
-        places = {
-            "status": first + text.count("\n", 0, answered),
-            "method": first + text.count("\n", 0, _offset(text, "method", 0)),
-            "path": first + text.count("\n", 0, _offset(text, "path", 0)),
-            "model": first + text.count("\n", 0, _offset(text, "body", 0)),
-        }
-        headers = {**_headers(request.get("headers")), **_headers(document.get("headers"))}
-        started, elapsed = _float(document.get("t_start")), _float(document.get("elapsed"))
-        status = document.get("status")
-        row = HttpExchange(
-            seen_at=Instant(round(started * 1e6)) if started and 0 < started < 1e11 else None,
-            request_id=headers.get("x-request-id"),
-            engine=self._engine,
-            model=model["model"] if model else None,
-            hop="client",
-            method=_text(request.get("method")),
-            path=(_text(request.get("path")) or "").partition("?")[0] or None,
-            status=status if isinstance(status, int) else None,
-            duration_ms=elapsed * 1000 if elapsed is not None else None,
-            src=f"{self._name}:{places['status']}",
-        )
-        length = headers.get("content-length", "")
-        row.bytes = int(length) if length.isdigit() else None
-        return Exchange(row=row, places=places, body=[], body_line=first + text.count("\n", 0, _offset(text, "body", answered)))
-
-
-def finish(exchange: Exchange, body: str) -> None:
-    """Adds what the answer's body means; the body itself is not kept."""
-    row = exchange.row
-    error = read_error(row.status, body, row.path)
-    if error is None:
-        return
-    row.error_code, row.error_message = error.code, error.message
-    line = exchange.body_line
-    offset = next((at for at, part in enumerate(exchange.body) if '"error"' in part or '"message"' in part or '"detail"' in part), 0)
-    exchange.places |= dict.fromkeys(("error_code", "error_message", "body_shape"), line + offset if line else exchange.places.get("status", 0))
-    if error.meaning:
-        row.body_shape = error.meaning.decision.value
-        row.model = row.model or error.meaning.named.get("model")
-
-
-def models_listed(body: str, src: str, engine: str | None) -> list[Row]:
-    """Facts of a `/v1/models` answer: the ids served and their context lengths."""
-    try:
-        document = msgspec.json.decode(body.strip() or "null")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
-    if not isinstance(document, dict) or document.get("object") != "list" or not isinstance(document.get("data"), list):
-        return []
-    facts: list[Row] = []
-    for model in document["data"]:
-        if not isinstance(model, dict) or model.get("object") != "model" or not isinstance(model.get("id"), str):
-            continue
-        facts.append(ConfigFact(subject=engine, name="served_model_name", value=model["id"], src=src))
-        if isinstance(model.get("max_model_len"), int):
-            facts.append(ConfigFact(subject=engine, name="max_model_len", value=str(model["max_model_len"]), src=src))
-    return facts
-
-
-def _captures(text: str) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """The capture documents of a file (one, a list, or one after another), each with its text and first line."""
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(text):
-        blank = re.compile(r"[\s,\[\]]*").match(text, at)
-        at = blank.end() if blank else at
-        try:
-            document, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(document, dict) and ("request" in document and "status" in document):
-            yield document, text[at:end], text.count("\n", 0, at) + 1
-        elif isinstance(document, dict) and "resourceSpans" not in document and read_error(None, text[at:end]):
-            yield {"body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1
-        at = max(end, at + 1)
-
-
-def _offset(text: str, key: str, start: int) -> int:
-    match = re.compile(rf'"{key}"\s*:').search(text, start)
-    return match.start() if match else start
-
-
-def _headers(raw: object) -> dict[str, str]:
-    pairs: list[Any] = list(raw.items()) if isinstance(raw, Mapping) else raw if isinstance(raw, list) else []
-    return {str(pair[0]).lower(): str(pair[1]) for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2}
-
-
 def _first_ms(patterns: tuple[FailurePattern, ...], line: str) -> float | None:
     return next((ms for one in patterns if (match := one.regex.search(line)) and (ms := _ms(match, "limit"))), None)
 
@@ -296,18 +164,14 @@ def _ms(match: re.Match[str], what: str) -> float | None:
     groups = match.groupdict()
     if groups.get(f"{what}_ms"):
         return float(groups[f"{what}_ms"])
-    return _float(groups.get(f"{what}_s"), 1000)
+    return _seconds(groups.get(f"{what}_s"))
 
 
-def _float(value: object, scale: float = 1) -> float | None:
+def _seconds(text: str | None) -> float | None:
     try:
-        return float(str(value)) * scale if value is not None else None
+        return float(text) * 1000 if text else None
     except ValueError:
         return None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _option(line: str) -> str | None:

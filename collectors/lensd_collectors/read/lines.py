@@ -11,7 +11,8 @@ _LATE: Final = timedelta(hours=36)  # a file copied between zones may be "older"
 _WRAPPERS: Final = re.compile(
     r"(?:\d{1,9}[:-](?=\(|INFO|WARNING|ERROR|DEBUG|CRITICAL|\[)"  # grep -n
     r"|[\w.-]+ +\| "  # docker compose
-    r"|(?P<instant>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) (?:(?:stdout|stderr) [FP] )?"  # docker -t, kubectl --timestamps, CRI
+    r"|(?P<instant>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) "  # docker -t, kubectl --timestamps
+    r"(?:(?:stdout|stderr) [FP] )?"  # CRI
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w.@-]+\[\d+\]: )"  # journald
 )
 
@@ -57,8 +58,8 @@ def instant(at: datetime) -> Instant:
 class Clock:
     """Instants of a log that writes no zone and perhaps no year; both are a guess.
 
-    `reference`: an instant near the log's. `dated` True: it comes from another artefact, so the nearest year is right; False: it is the file's
-    time of last change, so nothing in it is later. None: a date without a year stays unknown.
+    `reference`: an instant near the log's; None: a date without a year stays unknown. `dated` True: it comes from another artefact,
+    so the nearest year is right; False: it is the file's time of last change, so nothing in the log is later.
     """
 
     def __init__(self, reference: Instant | None, *, dated: bool = False) -> None:

@@ -140,7 +140,8 @@ def _points(dialect: Dialect, series: list[Series], at: Instant | None, name: st
 def _histogram(base: str, labels: str, parts: list[Series], at: Instant | None, name: str) -> Point:
     """`buckets` are the finite upper bounds; `counts` one more, each bucket for itself; `value` the sum: OTLP's form."""
     total = next((one.value for one in parts if one.name.endswith("_count")), None)
-    edges = sorted((float(one.labels["le"]), one.value) for one in parts if one.name.endswith("_bucket") and _is_number(one.labels.get("le")))
+    buckets = [one for one in parts if one.name.endswith("_bucket") and _is_number(one.labels.get("le"))]
+    edges = sorted((float(one.labels["le"]), one.value) for one in buckets)
     finite = [(bound, count) for bound, count in edges if bound != float("inf")]
     whole = next((count for bound, count in edges if bound == float("inf")), total)
     cumulative = [count for _, count in finite] + ([whole] if whole is not None else [])

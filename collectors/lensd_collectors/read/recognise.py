@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
-from lensd_collectors.read import engine_log, flags, http_exchange, prometheus, spans
+from lensd_collectors.read import engine_log, exchange, flags, http_exchange, prometheus, spans
 from lensd_collectors.read.lines import unwrap
 from lensd_collectors.rows import TABLES, Instant, Row
 
@@ -49,6 +49,7 @@ _ACCESS: Final = re.compile(
     r'|^\S+ \S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[^\]]+\] "'  # nginx, Apache
     r"|client closed request \(499\)"
 )
+_JSON: Final = re.compile(r'\s*(?:\{\s*["}]|\[\s*[\[{"\]])')
 _DATED: Final = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _FLAGS: Final = re.compile(
     r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\blaunch_server\b"
@@ -60,7 +61,7 @@ _FLAGS: Final = re.compile(
 
 def recognise(path: Path, head: bytes) -> Kind:
     """The kind of the file whose first bytes are `head`. The name says nothing: people mail `log (2).txt`."""
-    return _judge(head)[0]
+    return judge(head)[0]
 
 
 def read(path: Path, *, name: str | None = None, engine: str | None = None, reference_us: Instant | None = None) -> FileRows:
@@ -71,7 +72,7 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
     label = name or path.name
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    kind, dialect = _judge(head)
+    kind, dialect = judge(head)
     if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) and dialect is not None:
         log = engine_log.read_log(path, dialect, name=label, engine=engine, reference_us=reference_us)
         return _file_rows(kind, log.rows, log.unread_lines, dialect.name)
@@ -85,7 +86,7 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
 
 def _read_document(
     kind: Kind, text: str, name: str, engine: str | None
-) -> prometheus.PrometheusRows | spans.SpanRows | flags.FlagRows | http_exchange.HttpRows:
+) -> prometheus.PrometheusRows | spans.SpanRows | flags.FlagRows | exchange.HttpRows:
     match kind:
         case Kind.PROMETHEUS:
             return prometheus.read_prometheus(text, name=name, engine=engine)
@@ -107,7 +108,7 @@ def _file_rows(kind: Kind, rows: list[Row], unread: int, dialect: str | None) ->
     return FileRows(kind=kind, dialect=dialect, rows=dict(tables), records=len(rows), unread_lines=unread)
 
 
-def _judge(head: bytes) -> tuple[Kind, Dialect | None]:
+def judge(head: bytes) -> tuple[Kind, Dialect | None]:
     """Kind, and for a log the dialect it is in."""
     if not head.strip() or b"\0" in head:
         return Kind.UNKNOWN, None
@@ -116,6 +117,8 @@ def _judge(head: bytes) -> tuple[Kind, Dialect | None]:
         kind = _json_kind(text)
         if kind is not None:
             return kind, None
+        if _JSON.match(text):
+            return Kind.UNKNOWN, None
     lines = [line for raw in text.split("\n") if (line := unwrap(raw).text).strip()]
     if any(_GPU.search(line) and "," in line for line in lines[:5]):
         return Kind.GPU_CSV, None
@@ -136,7 +139,10 @@ def _judge(head: bytes) -> tuple[Kind, Dialect | None]:
 
 
 def _json_kind(text: str) -> Kind | None:
-    has = lambda *keys: all(re.search(rf'"{key}"\s*:', text) for key in keys)  # noqa: E731
+
+    def has(*keys: str) -> bool:
+        return all(re.search(rf'"{key}"\s*:', text) for key in keys)
+
     if has("resourceSpans") or has("trace_id", "span_id"):
         return Kind.SPANS
     if has("request", "method") and (has("status") or has("path")):

@@ -7,7 +7,10 @@ MARK: Final = "[…]"
 Span = tuple[int, int]
 
 # Text without which a pattern cannot match, in lower case: most log lines have none of it and meet no pattern.
-_KEY_WORDS: Final = ("key", "token", "passw", "secret", "cookie", "authorization", "bearer", "basic ", "sk-", "hf_", "eyj")
+_KEY_WORDS: Final = (
+    "api_key", "api-key", "apikey", "_token", "-token", "authtoken", "hftoken", "accesstoken", "passw", "secret", "cookie", "authorization",
+    "bearer", "basic ", "sk-", "hf_", "eyj",
+)  # fmt: skip
 _CONTENT_WORDS: Final = ("details: prompt: ", "generated response ", "json body: ", "response_body=")
 
 _SECRETS: Final = (  # tried where a key word stands
@@ -30,7 +33,8 @@ _PLACEHOLDER: Final = re.compile(
 _RECEIVED: Final = re.compile(r"Received request \S+: ")
 _TOKEN_IDS: Final = re.compile(r"token_ids['\"]?[:=] ?(?P<v>\[[^\]]*\]?)")
 _TO_THE_END: Final = re.compile(
-    r"(?:details: prompt: |Generated response \S+(?: \([\w ]+\))?: output: |JSON body: |response_body=)(?P<v>.*?)(?=, finish_reason: \w+$|$)",
+    r"(?:details: prompt: |Generated response \S+(?: \([\w ]+\))?: output: |JSON body: |response_body=)"
+    r"(?P<v>.*?)(?=, finish_reason: \w+$|$)",
     re.DOTALL,
 )
 _CONTENT_KEY: Final = re.compile(

@@ -21,8 +21,11 @@ _CONTENT: Final = re.compile(
 _SPAN_ID: Final = re.compile(r'"(?:spanId|span_id)"\s*:\s*"([^"]+)"')
 _KINDS: Final = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 _OWN_FIELDS: Final = frozenset(
-    ("trace_id", "span_id", "parent_span_id", "parent_id", "name", "kind", "service.name", "service", "status", "status_message", "attributes")
-)
+    (
+        "trace_id", "span_id", "parent_span_id", "parent_id", "name", "kind",
+        "service.name", "service", "status", "status_message", "attributes",
+    )
+)  # fmt: skip
 
 
 class SpanRows(msgspec.Struct, frozen=True, kw_only=True):

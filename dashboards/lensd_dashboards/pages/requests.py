@@ -32,9 +32,7 @@ def filters() -> data.Filters:
         )
         for name, column in {"model": model, "key": key, "label": label}.items()
     }
-    how = outcome.selectbox(
-        "Outcome", OUTCOMES, index=None, placeholder="any", key="outcome", format_func=wording.words, bind="query-params"
-    )
+    how = outcome.selectbox("Outcome", OUTCOMES, index=None, placeholder="any", key="outcome", bind="query-params")
     within = span.selectbox("Started within", list(SPANS), index=None, placeholder="any time", key="within", bind="query-params")
     since = int((time.time() - SPANS[within]) * 1e6) if within else None
     return data.Filters(model=chosen["model"], key=chosen["key"], outcome=how, label=chosen["label"], since=since)

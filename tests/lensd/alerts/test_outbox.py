@@ -204,6 +204,13 @@ def test_resolved_is_not_told_where_opened_never_was() -> None:
     assert (world.statuses()[-1][2], world.rows[-1].error) == ("gave_up", "not sent: that the incident opened could not be told")
 
 
+def test_resolved_is_not_owed_where_opened_was_never_offered() -> None:
+    world = World()
+    world.outbox.offer(incident(resolved=True), Reason.RESOLVED)
+    assert world.step() is None
+    assert (world.heard, world.rows) == ([], [])
+
+
 def test_send_resolved_off() -> None:
     world = World(send_resolved=False)
     world.outbox.offer(incident(), Reason.OPENED)

@@ -84,6 +84,12 @@ def test_when_the_line_is_gone_the_rest_of_the_wait_is_prefill(story):
     assert seen[Stage.PREFILL].state is StageState.FAILED
 
 
+def test_with_nobody_waiting_the_queue_took_no_time(story):
+    seen = stages(gave_up(story).scrape(500, 1, 0).scrape(1500, 1, 0).one())
+    assert (seen[Stage.QUEUE].state, seen[Stage.QUEUE].duration_ms) == (StageState.OK, 0)
+    assert seen[Stage.PREFILL].duration_ms == pytest.approx(4998)
+
+
 def test_without_scrapes_prefill_cannot_be_told_from_queue(story):
     seen = stages(gave_up(story).one())
     assert (seen[Stage.QUEUE].source, seen[Stage.QUEUE].estimated) == ("estimate", True)
@@ -100,6 +106,7 @@ def test_a_stream_the_engine_died_in_failed_in_decode(story):
     seen = stages(request)
     assert seen[Stage.DECODE].state is StageState.FAILED
     assert seen[Stage.DECODE].estimated
+    assert seen[Stage.PREFILL].state is StageState.NOT_OBSERVED  # a byte came, so it was passed
     assert request.row.settled
     adds_up(request)
 

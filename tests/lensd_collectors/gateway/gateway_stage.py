@@ -89,12 +89,14 @@ class FakeEngine:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while await self._one(reader, writer):
-                pass
+            begun: bytes | None = b""
+            while begun is not None:
+                begun = await self._one(begun, reader, writer)
         writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    async def _one(self, begun: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+        """One request and its answer; the first byte of the next one, or None at the end of the connection."""
+        head = (begun + await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         method, path, _ = head[0].split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -102,15 +104,20 @@ class FakeEngine:
         if path == "/v1/models":
             cards = [{"id": name, "object": "model", "root": "/srv/secret-path", "max_model_len": 512} for name in self.models]
             await call.reply(200, json.dumps({"object": "list", "data": cards}).encode())
-            return True
+            return b""
         self.calls.append(call)
         self.called.set()
         script = asyncio.create_task(self._play(call))
-        rest = await reader.read(1)
+        try:
+            rest = await reader.read(1)
+        except ConnectionError:
+            rest = b""
+        if rest:
+            return rest
         call.gone_at = time.perf_counter()
         call.gone.set()
         script.cancel()
-        return bool(rest)
+        return None
 
     async def _play(self, call: Call) -> None:
         with contextlib.suppress(ConnectionError):

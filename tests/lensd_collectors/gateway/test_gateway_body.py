@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lensd_collectors.gateway.body import MalformedBodyError, read_body
 
@@ -56,6 +56,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text().filter(lambda key: key != "model"), values), st.text(min_size=1), st.booleans())
+@settings(max_examples=50)
 def test_any_json_object_that_names_one_model_is_read(rest, model, ascii_only):
     body = json.dumps({**rest, "model": model}, ensure_ascii=ascii_only)
     try:

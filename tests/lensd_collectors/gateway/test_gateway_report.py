@@ -1,10 +1,15 @@
 """What is said of open and finished requests, with a clock that the test holds."""
 
+import gzip
+import http.server
+import json
 import random
+import threading
 
 import pytest
 from gateway_stage import Kept
 from lensd_collectors.conventions import ATTRIBUTES, Decision, Outcome, SaidBy
+from lensd_collectors.export import Exporter
 from lensd_collectors.gateway.config import GatewayConfig
 from lensd_collectors.gateway.decisions import ANSWERS, Refused, error_body, error_frames
 from lensd_collectors.gateway.ids import IdSource
@@ -44,7 +49,7 @@ def reporter(kept):
 def test_an_open_request_is_told_once_after_a_second_then_at_each_stage_and_every_five(reporter, kept):
     open_one = record()
     told = []
-    for tenth in range(0, 170):
+    for tenth in range(170):
         now = at(tenth / 10)
         if tenth == 25:
             open_one.sent = now
@@ -89,7 +94,9 @@ def ended(**more):
 
 
 def test_the_spans_of_a_stream(reporter, kept):
-    stream = ended(connecting=at(0.1), sent=at(0.2), first_byte=at(2), last_byte=at(8), first_out=at(2.1), last_out=at(8.5), scanner=Scanner())
+    stream = ended(
+        connecting=at(0.1), sent=at(0.2), first_byte=at(2), last_byte=at(8), first_out=at(2.1), last_out=at(8.5), scanner=Scanner()
+    )
     reporter.finished(stream)
     assert len(list(reporter.drain())) == 1
     assert [(s["name"], (s["start_ns"] - WALL) / S, (s["end_ns"] - WALL) / S, s["kind"]) for s in kept.spans] == [
@@ -178,7 +185,42 @@ def test_the_answer_to_a_decision(decision, status, code):
 
 def test_an_error_as_clients_read_it():
     refusal = Refused(Decision.MODEL_UNKNOWN, 'the model `a"b` is not served here', param="model")
-    body = b'{"error":{"message":"the model `a\\"b` is not served here","type":"invalid_request_error","code":"model_not_found","param":"model"}}'
+    told = {"message": 'the model `a"b` is not served here', "type": "invalid_request_error", "code": "model_not_found", "param": "model"}
+    body = json.dumps({"error": told}, separators=(",", ":")).encode()
     assert error_body(refusal) == body
     assert error_frames(refusal, at_boundary=True) == b"data: " + body + b"\n\ndata: [DONE]\n\n"
     assert error_frames(refusal, at_boundary=False).startswith(b"\n\ndata: {")
+
+
+def test_the_real_exporter_takes_what_is_sent():
+    bodies = {}
+
+    class Door(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            data = self.rfile.read(int(self.headers["content-length"]))
+            bodies[self.path] = json.loads(gzip.decompress(data) if self.headers.get("content-encoding") == "gzip" else data)
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door) as door:
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        exporter = Exporter(f"http://127.0.0.1:{door.server_port}", token="t", service="lensd-gateway", scope="lensd.gateway")
+        reporter = Reporter(CONFIG, exporter, IdSource(random.Random(1)))
+        reporter.progress([record()], at(6))
+        reporter.finished(ended(sent=at(0.2), first_byte=at(2), last_byte=at(8), first_out=at(2), last_out=at(8)))
+        list(reporter.drain())
+        exporter.close()
+        door.shutdown()
+    assert (exporter.failed, exporter.dropped, exporter.sent) == (0, 0, 5)
+    spans = bodies["/v1/traces"]["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    server = next(span for span in spans if span["kind"] == 2)
+    named = {each["key"]: each["value"] for each in server["attributes"]}
+    assert named["lensd.outcome"] == {"stringValue": "ok"}
+    assert named["http.response.status_code"] == {"intValue": "200"}
+    (event,) = bodies["/v1/logs"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+    assert (event["eventName"], event["traceId"], event["spanId"]) == ("lensd.request.started", "a" * 32, "b" * 16)

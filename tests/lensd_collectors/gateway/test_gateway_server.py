@@ -45,7 +45,11 @@ def test_a_port_that_is_taken_is_one_line():
     [
         ({"upstreams": (Upstream(url="localhost:8000"),)}, GatewayError, "must be http://HOST:PORT"),
         ({"upstreams": (Upstream(url="http://h:1"), Upstream(url="http://h:1/v1"))}, GatewayError, "'h:1' is used twice"),
-        ({"upstreams": (Upstream(url="http://h:1", api_key_file="/no/such/file"),)}, GatewayError, "cannot read api_key_file /no/such/file"),
+        (
+            {"upstreams": (Upstream(url="http://h:1", api_key_file="/no/such/file"),)},
+            GatewayError,
+            "cannot read api_key_file /no/such/file",
+        ),
         ({"require_key": True, "keys_file": "."}, KeysError, "cannot read"),
     ],
 )

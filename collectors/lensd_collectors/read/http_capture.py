@@ -1,0 +1,102 @@
+"""JSON captures of requests and answers: one, a list, or one after another → exchanges."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lensd_collectors.read.error_body import read_error
+from lensd_collectors.read.exchange import MODEL, Exchange, HttpRows, finish, models_listed
+from lensd_collectors.rows import HttpExchange, Instant
+
+Capture = tuple[dict[str, Any], str, int]  # document, its text, its first line
+
+
+def read_captures(captures: list[Capture], *, name: str, engine: str | None) -> HttpRows:
+    """Exchanges of documents of the form {request: {method, path, headers, body}, status, headers, body, t_start, elapsed}."""
+    return _Captures(name, engine).read(captures)
+
+
+def captures(text: str) -> Iterator[Capture]:
+    """The capture documents of a file (one, a list, or one after another), each with its text and first line."""
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        blank = re.compile(r"[\s,\[\]]*").match(text, at)
+        at = blank.end() if blank else at
+        try:
+            document, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(document, dict) and ("request" in document and "status" in document):
+            yield document, text[at:end], text.count("\n", 0, at) + 1
+        elif isinstance(document, dict) and "resourceSpans" not in document and read_error(None, text[at:end]):
+            yield {"body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1
+        at = max(end, at + 1)
+
+
+class _Captures:
+    def __init__(self, name: str, engine: str | None) -> None:
+        self._name, self._engine = name, engine
+
+    def read(self, captures: list[Capture]) -> HttpRows:
+        exchanges, facts = [], []
+        for document, text, first_line in captures:
+            exchange = self._exchange(document, text, first_line)
+            body = document.get("body")
+            exchanges.append(exchange)
+            finish(exchange, body if isinstance(body, str) else json.dumps(body) if body else "")
+            if isinstance(body, str):
+                facts += models_listed(body, f"{self._name}:{exchange.body_line}", self._engine)
+        return HttpRows(exchanges=exchanges, facts=facts, unread_lines=0)
+
+    def _exchange(self, document: dict[str, Any], text: str, first: int) -> Exchange:
+        request = document.get("request")
+        request = request if isinstance(request, dict) else {}
+        asked = request.get("body")
+        model = MODEL.search(asked) if isinstance(asked, str) else None
+        answered = _offset(text, "status", 0)
+        places = {
+            "status": first + text.count("\n", 0, answered),
+            "method": first + text.count("\n", 0, _offset(text, "method", 0)),
+            "path": first + text.count("\n", 0, _offset(text, "path", 0)),
+            "model": first + text.count("\n", 0, _offset(text, "body", 0)),
+        }
+        headers = {**_headers(request.get("headers")), **_headers(document.get("headers"))}
+        started, elapsed = _float(document.get("t_start")), _float(document.get("elapsed"))
+        status = document.get("status")
+        row = HttpExchange(
+            seen_at=Instant(round(started * 1e6)) if started and 0 < started < 1e11 else None,
+            request_id=headers.get("x-request-id"),
+            engine=self._engine,
+            model=model["model"] if model else None,
+            hop="client",
+            method=_text(request.get("method")),
+            path=(_text(request.get("path")) or "").partition("?")[0] or None,
+            status=status if isinstance(status, int) else None,
+            duration_ms=elapsed * 1000 if elapsed is not None else None,
+            src=f"{self._name}:{places['status']}",
+        )
+        length = headers.get("content-length", "")
+        row.bytes = int(length) if length.isdigit() else None
+        return Exchange(row=row, places=places, body=[], body_line=first + text.count("\n", 0, _offset(text, "body", answered)))
+
+
+def _offset(text: str, key: str, start: int) -> int:
+    match = re.compile(rf'"{key}"\s*:').search(text, start)
+    return match.start() if match else start
+
+
+def _headers(raw: object) -> dict[str, str]:
+    pairs: list[Any] = list(raw.items()) if isinstance(raw, Mapping) else raw if isinstance(raw, list) else []
+    return {str(pair[0]).lower(): str(pair[1]) for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2}
+
+
+def _float(value: object) -> float | None:
+    try:
+        return float(str(value)) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

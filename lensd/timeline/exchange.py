@@ -1,0 +1,68 @@
+"""Requests that are known only from an HTTP exchange somebody kept: a curl transcript, a client's traceback."""
+
+from collections.abc import Sequence
+
+from lensd_collectors.conventions import Decision, Outcome, SaidBy
+from lensd_collectors.rows import HttpExchange, Instant, RequestRow
+
+from lensd.timeline.assemble import request_key
+
+REFUSALS = frozenset(range(400, 500))
+_NOT_REQUESTS = ("/health", "/metrics", "/ping", "/version", "/load")
+_HOPS_THAT_SAW_IT_WHOLE = ("client", "gateway", "proxy", None)
+
+
+def requests_of(exchanges: Sequence[HttpExchange], known_ids: set[str], undated_at: int) -> list[RequestRow]:
+    """A request for each exchange of an inference path that no span or event told of; lines of an access log are none.
+
+    `undated_at`: the instant (microseconds since the epoch) of an exchange that has none.
+    """
+    return [
+        _request(exchange, number, undated_at)
+        for number, exchange in enumerate(exchanges)
+        if exchange.hop in _HOPS_THAT_SAW_IT_WHOLE and exchange.request_id not in known_ids and _is_request(exchange)
+    ]
+
+
+def _is_request(exchange: HttpExchange) -> bool:
+    path = (exchange.path or "").partition("?")[0]
+    asked = exchange.method != "GET" or (exchange.status or 0) >= 400
+    return asked and not path.endswith(_NOT_REQUESTS) and (exchange.status is not None or exchange.limit_ms is not None)
+
+
+def _request(exchange: HttpExchange, number: int, undated_at: int) -> RequestRow:
+    started = exchange.seen_at if exchange.seen_at is not None else Instant(undated_at)
+    outcome = _outcome(exchange)
+    decision = exchange.body_shape if exchange.body_shape in set(Decision) else None
+    return RequestRow(
+        request_key=request_key(exchange.src or "", str(number)),
+        revision=0,
+        request_id=exchange.request_id or exchange.src,
+        model=exchange.model,
+        engine=exchange.engine,
+        key_id=exchange.key_id,
+        route=exchange.path,
+        started_at=started,
+        ended_at=Instant(started + int((exchange.duration_ms or 0.0) * 1000)),
+        settled=True,
+        outcome=outcome,
+        status=exchange.status,
+        error_code=exchange.error_code,
+        error_message=exchange.error_message,
+        said_by=SaidBy.CLIENT if outcome == Outcome.CALLER_GONE else SaidBy.UNKNOWN,
+        decision=decision or (Decision.CALLER_GONE if outcome == Outcome.CALLER_GONE else None),
+        client_timeout_ms=exchange.limit_ms,
+        total_ms=exchange.duration_ms,
+        auth_routing_state="failed" if outcome == Outcome.REFUSED else None,
+        src=exchange.src,
+    )
+
+
+def _outcome(exchange: HttpExchange) -> str:
+    if exchange.status is None:
+        return Outcome.CALLER_GONE
+    if exchange.status in (408, 504):
+        return Outcome.TIMED_OUT
+    if exchange.status in REFUSALS:
+        return Outcome.REFUSED
+    return Outcome.FAILED if exchange.status >= 500 else Outcome.OK
