@@ -38,6 +38,7 @@ class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 class DashboardConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     listen: str = "127.0.0.1:8501"
+    allow_remote: bool = False  # the dashboard has no login of its own: behind a proxy that has one, or in a container
 
 
 class RunbooksConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

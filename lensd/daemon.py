@@ -26,7 +26,7 @@ from lensd.config import Config, read_token
 from lensd.diagnosis.runbook import load
 from lensd.errors import ConfigError, StoreError
 from lensd.judge import Judge
-from lensd.receive.decode import decode
+from lensd.receive.decode import Decoder
 from lensd.receive.http import OtlpDoor
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
@@ -57,7 +57,7 @@ class Daemon:
         )
         installed_at = int((config.store_folder / "store.json").stat().st_mtime * 1e6)
         self.judge = Judge(self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at)
-        self.writer = Writer(self.journal, self.store, decode, on_batch=lambda rows: self.judge.touch(touched(rows)))
+        self.writer = Writer(self.journal, self.store, Decoder().decode, on_batch=lambda rows: self.judge.touch(touched(rows)))
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True),

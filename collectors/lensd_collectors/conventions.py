@@ -133,7 +133,7 @@ MAX_TOKENS = _attribute("gen_ai.request.max_tokens", "int", "token", "completion
 # How the request went, as the gateway or the middleware saw it
 OUTCOME = _attribute("lensd.outcome", "string", "", "see Outcome")
 SAID_BY = _attribute("lensd.said_by", "string", "", "see SaidBy")
-DECISION = _attribute("lensd.decision", "string", "", "what the gateway decided: allowed, missing_key, unknown_key, model_not_allowed, model_unknown ...")
+DECISION = _attribute("lensd.decision", "string", "", "what was decided about the request, see Decision")
 ERROR_MESSAGE = _attribute("lensd.error.message", "string", "", "error text of the engine or the gateway, scrubbed, at most 500 characters")
 IS_STREAMING = _attribute("lensd.request.streaming", "bool", "", "the caller asked for SSE")
 TIMEOUT_KIND = _attribute("lensd.timeout.kind", "string", "", "which limit fired, see TimeoutKind")

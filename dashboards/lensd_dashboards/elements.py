@@ -59,7 +59,7 @@ def failure(error: LensdError) -> None:
     if isinstance(error, RequestNotFoundError | IncidentNotFoundError):
         st.warning(wording.plain(sentence(str(error))), icon=":material/search_off:")
     elif isinstance(error, NoAnswerError):
-        st.error(f"No answer from lensd at **{wording.plain(data.url())}**", icon=":material/cloud_off:")
+        st.error(f"No answer from lensd at `{data.url()}`", icon=":material/cloud_off:")
         st.markdown("Start it with `lensd serve`, or start this dashboard with `--server` and the URL of the one that runs.")
     else:
         st.error(wording.plain(sentence(str(error))), icon=":material/error:")

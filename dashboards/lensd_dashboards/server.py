@@ -62,7 +62,7 @@ def run(
     if not allow_remote and not _is_loopback(host):
         raise UsageError(
             f"dashboard host {host} can be reached by others and the dashboard has no login: "
-            "listen on 127.0.0.1 behind a proxy that has one, or allow it with --allow-remote"
+            "listen on 127.0.0.1 behind a proxy that has one, or set allow_remote = true in [dashboard]"
         )
     _check_free(host, port)
     data.use(server_url, token)

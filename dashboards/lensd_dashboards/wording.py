@@ -82,7 +82,10 @@ def words(code: str | None) -> str:
 
 
 def plain(text: str) -> str:
-    """Text from outside, safe inside Markdown: nothing in it is read as formatting, a link or a colour."""
+    """Text from outside, safe inside Markdown: nothing in it is read as formatting, colour, HTML or a link that hides its target.
+
+    A bare URL still becomes a link to itself: Streamlit finds those after the escapes are gone.
+    """
     return text.translate(_MARKDOWN).replace("\n", " ")
 
 

@@ -13,7 +13,7 @@ from lensd.diagnosis.diagnose import diagnose_row, instant
 from lensd.diagnosis.runbook import load
 from lensd.errors import IncidentNotFoundError, RequestNotFoundError, UsageError
 from lensd.incidents import from_row
-from lensd.receive.decode import decode
+from lensd.receive.decode import Decoder
 from lensd.records import Diagnosis, Incident
 from lensd.store import queries
 from lensd.store.arrow import batch_of
@@ -87,9 +87,10 @@ class LocalReader:
 def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
     """Decode what was acknowledged and not drained, and assemble its requests, in memory."""
     traces: set[str] = set()
+    decoder = Decoder()
 
     def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
-        rows = decode(kind, payload, received_at_us)
+        rows = decoder.decode(kind, payload, received_at_us)
         traces.update(touched(rows))
         return rows
 

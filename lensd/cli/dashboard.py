@@ -16,5 +16,12 @@ def dashboard(server: o.Server = None, config: o.ConfigPath = None) -> int:
 
     loaded = o.load_config(config)
     host, _, port = loaded.dashboard.listen.rpartition(":")
-    run(server or loaded.api_url, read_token(loaded.token_file), host.strip("[]"), int(port), loaded.serve.public_url)
+    run(
+        server or loaded.api_url,
+        read_token(loaded.token_file),
+        host.strip("[]"),
+        int(port),
+        loaded.serve.public_url,
+        allow_remote=loaded.dashboard.allow_remote,
+    )
     return 0

@@ -42,10 +42,7 @@ def run(arguments: list[str]) -> int:
     try:
         app = _app(verb)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
-            raise
-        print(f"lensd: this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'", file=sys.stderr)
-        return 2
+        return _missing(error, extra)
     return _run(app, arguments, extra)
 
 
@@ -57,7 +54,7 @@ def _app(verb: str | None) -> object:
         name="lensd", no_args_is_help=True, add_completion=verb not in COMMANDS, pretty_exceptions_enable=False, rich_markup_mode=None,
         help="Names the cause when a request to a self-hosted LLM server hangs, dies or comes back wrong.",
         epilog="Exit status: 0 nothing wrong, 3 a finding, 4 no such request, 5 too little to judge from, 2 usage, 1 a bug.",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"]}, result_callback=_end,
     )
 
     @app.callback()
@@ -72,6 +69,13 @@ def _app(verb: str | None) -> object:
     return app
 
 
+def _end(status: object, **_: object) -> None:
+    """A verb returns its exit status."""
+    import typer
+
+    raise typer.Exit(status if isinstance(status, int) else 0)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
@@ -83,28 +87,25 @@ def _show_version(wanted: bool) -> None:
 
 
 def _run(app: object, arguments: list[str], extra: str) -> int:
-    import click
     import typer
 
     from lensd.errors import LensdError
 
-    command = typer.main.get_command(app)  # type: ignore[arg-type]
     try:
-        status = command.main(args=arguments, prog_name="lensd", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        typer.main.get_command(app)(args=arguments, prog_name="lensd")  # type: ignore[arg-type]
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
     except LensdError as error:
         print(f"lensd: {error}", file=sys.stderr)
         return error.exit_status
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 2
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return 130
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
-            raise
-        print(f"lensd: this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'", file=sys.stderr)
-        return 2
+        return _missing(error, extra)
+    return 0
+
+
+def _missing(error: ModuleNotFoundError, extra: str) -> int:
+    """One line on the extra that brings the module; a module of ours that is missing is a bug."""
+    if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
+        raise error
+    print(f"lensd: this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'", file=sys.stderr)
+    return 2

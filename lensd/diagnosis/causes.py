@@ -50,7 +50,8 @@ def conclude(evaluation: Evaluation, subject: Subject) -> Conclusion:
     fired = [finding for finding in fired if _concerns(finding, judged)] if judged is not None else gather(fired)
     findings = rank(merge(fired), books)
     well = _all_well(evaluation)
-    verdict = _verdict(findings, well, judged) or inconclusive(answers, judged)
+    spared = {r.runbook.label for r, answer in answers if r.runbook.scope == "request" and isinstance(answer, Quiet)}
+    verdict = _verdict(findings, well, judged, spared) or inconclusive(answers, judged)
     said = {finding.label for finding in findings}
     return Conclusion(verdict, tuple(findings), _ruled_out(answers, said), _not_evaluated(answers, said))
 
@@ -158,15 +159,19 @@ def _judged(evaluation: Evaluation, subject: Subject) -> Judged | None:
     return next(iter(evaluation.subjects.values())) if len(evaluation.subjects) == 1 else None
 
 
-def _verdict(findings: Sequence[Finding], well: bool, judged: Judged | None) -> Verdict | None:
-    """A request's own cause, or the window cause that explains it, goes before a window cause that only stands beside it."""
+def _verdict(findings: Sequence[Finding], well: bool, judged: Judged | None, spared: set[str]) -> Verdict | None:
+    """A request's own cause, or the window cause that explains it, goes before a window cause that only stands beside it.
+
+    `spared`: labels whose request rule looked at this request and was quiet, whatever the engine suffered in the window.
+    """
     causes = [finding for finding in findings if finding.kind == "cause"]
     negatives = [finding for finding in findings if finding.kind == "negative"] if well else []
     if judged is not None:
         own = _with_explaining([finding for finding in causes if finding.request_id is not None], causes)
         if not own and negatives:
             return verdict_of(negatives[0])  # whatever stands on the engine did not reach this request
-        causes = own or ([] if judged.decision in BEFORE_ENGINE else causes)
+        reaching = [] if judged.decision in BEFORE_ENGINE else [finding for finding in causes if finding.label not in spared]
+        causes = own or reaching
     roots = [finding for finding in causes if finding.explained_by is None] or causes
     if roots:
         return verdict_of(roots[0])

@@ -190,7 +190,7 @@ def _cases(book: Runbook) -> Iterable[Problem]:
 def _at_query(book: Runbook, error: LensdError) -> Problem:
     """The error with the line that DuckDB names inside the query, where it names one."""
     text = str(error)
-    found = re.search(r"\bLINE (\d+)", text)
+    found = re.search(r"\(line (\d+) of the query\)", text)
     return _problem(book, None, text, book.sql_line + (int(found[1]) - 1 if found else 0))
 
 

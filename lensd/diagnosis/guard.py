@@ -89,8 +89,10 @@ def run_guarded(
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, as part of a one-line message."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first line of an error's text, with the line of the query it speaks of, as part of a one-line message."""
+    text = str(error).strip() or type(error).__name__
+    place = re.search(r"^LINE (\d+):", text, re.M)
+    return text.splitlines()[0] + (f" (line {place[1]} of the query)" if place else "")
 
 
 def nodes(tree: object) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,7 @@ class Incidents:
             twins = twin_labels(runbooks)
             paused = {rule.label for rule in runbooks.values() if rule.scope == "window" and rule.label in unknown}
             for f in live:
-                opens = runbooks[f.runbook].alert is not None and id(f) not in effects
+                opens = bool(runbooks[f.runbook].alert) and id(f) not in effects
                 if opens or self._has_incident(f, twins):
                     self._take(f, runbooks[f.runbook], now_us, twins)
             for f, root in explained:
@@ -101,7 +101,7 @@ class Incidents:
         raise IncidentNotFoundError(f"no open incident {incident_id}; `lensd incidents ls` shows those that stand")
 
     def _remember(self, served: Sequence[Served], runbooks: Rules, now: int) -> None:
-        longest = max((us(rule.alert.within) for rule in runbooks.values() if rule.alert is not None), default=0)
+        longest = max((us(rule.alert.within) for rule in runbooks.values() if rule.alert), default=0)
         if served:
             self._served.append((now, tuple(served)))
         while self._served and self._served[0][0] <= now - longest:
@@ -137,7 +137,7 @@ class Incidents:
         if rule.scope == "request":
             if finding.request_id is None or not group.requests.add(finding.request_id):
                 return  # told again after late data
-            group.gate = rule.alert
+            group.gate = rule.alert or None
             group.hits.append((now, finding.request_id))
         else:
             group.open_after = us(rule.hold.open_after)

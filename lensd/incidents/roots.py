@@ -26,7 +26,7 @@ class Index:
             above = next((f for f in self._candidates(here) if same_place(subject_of(f), here)), None)
             if above is None:
                 break
-            if self._runbooks[above.runbook].alert is not None:
+            if self._runbooks[above.runbook].alert:
                 root = above
             here = above
         return None if here.explained_by == finding.label else root  # a circle hides nothing

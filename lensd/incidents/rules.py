@@ -24,7 +24,7 @@ class Gate(Protocol):
 
 
 class Rule(Protocol):
-    """The part of a runbook that decides about incidents; `alert` None: it never opens one."""
+    """The part of a runbook that decides about incidents; `alert` False: it never opens one."""
 
     @property
     def label(self) -> str: ...
@@ -35,7 +35,7 @@ class Rule(Protocol):
     @property
     def hold(self) -> Hold: ...
     @property
-    def alert(self) -> Gate | None: ...
+    def alert(self) -> "Gate | Literal[False]": ...
 
 
 class Served(Record, frozen=True, kw_only=True):

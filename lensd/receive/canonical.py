@@ -2,19 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from lensd_collectors import conventions
-from lensd_collectors.dialects import Dialect, Selector
-from lensd_collectors.read.engine_log import ranked
-from lensd_collectors.rows import ConfigFact, EngineSample, GpuSample, Instant, Point, Row
+from lensd_collectors.dialects import Dialect
+from lensd_collectors.read.samples import Series, engine_samples
+from lensd_collectors.read.settings import name_of
+from lensd_collectors.rows import ConfigFact, GpuSample, Instant, Point, Row
 
 from lensd.receive import values
 from lensd.receive.values import Plain
 
-_SCRAPE_WIDE: Final = ("up", "start_at")  # columns that hold for every row of a scrape
-_SAMPLE_COLUMNS: Final = frozenset(EngineSample.__struct_fields__) - {"seen_at", "seq", "engine", "model", "src", *_SCRAPE_WIDE}
+_ANYONES: Final = frozenset({conventions.METRIC_UP, "process_start_time_seconds"})  # metrics that do not say what was scraped
 _GPU_INTEGERS: Final = frozenset({"used_bytes", "free_bytes", "total_bytes", "reserved_bytes"})
 _GPU_TYPE: Final = "hw.type"
 _GPU_ID: Final = "hw.id"
@@ -23,8 +23,6 @@ _DELTA: Final = 1
 _FACTS: Final = 10_000
 
 Labels = dict[str, Plain]
-Series = tuple[str, str | None, str | None, int]
-"""Engine, model, rank and instant: what one engine sample is about."""
 
 
 class Sample:
@@ -52,14 +50,7 @@ class Canonical:
     def __init__(self, dialects: Mapping[str, Dialect], *, keep_all_points: bool = False) -> None:
         self._dialects = dialects
         self._keep_all = keep_all_points
-        self._columns = {name: _columns(dialect) for name, dialect in dialects.items()}
         self._by_metric = _first_dialect(dialects)
-        self._wide = {
-            selector.name: column
-            for dialect in dialects.values()
-            for column in _SCRAPE_WIDE
-            for selector in dialect.selectors.get(column, ())
-        }
         self._any_points = frozenset(name for dialect in dialects.values() for name in dialect.points)
         self._infos = {metric: labels for dialect in dialects.values() for metric, labels in dialect.infos.items()}
         self._engines: set[str] = set()
@@ -105,37 +96,34 @@ class Canonical:
             else:
                 self.dropped["unknown"] += 1
 
-    def _dialect_of(self, sample: Sample) -> Dialect | None:
-        named = self._dialects.get(sample.kind or "")
-        return named if named and sample.name in self._columns[named.name] else self._by_metric.get(sample.name)
-
     def _engine_samples(self, samples: list[Sample]) -> list[Row]:
-        found: dict[Series, dict[str, tuple[int, float]]] = {}
-        wide: dict[tuple[str, int], dict[str, float]] = {}
-        sources: dict[tuple[str, int], str] = {}
+        scrapes: dict[tuple[str, Instant], list[Sample]] = {}
         for sample in samples:
-            if sample.engine is None or sample.value is None or sample.buckets is not None:
-                continue
-            scrape = (sample.engine, sample.at)
-            if sample.name in self._wide:
-                wide.setdefault(scrape, {})[self._wide[sample.name]] = sample.value
-                if sample.name == conventions.METRIC_UP and sample.is_named:
-                    self._know(sample.engine)
-            elif dialect := self._dialect_of(sample):
-                picked = _pick(self._columns[dialect.name], sample)
-                if picked:
-                    self._know(sample.engine)
-                    labels = _labels(dialect, sample.labels)
-                    _add(found.setdefault((sample.engine, labels[0], labels[1], sample.at), {}), picked, sample.value)
-            sources.setdefault(scrape, _source(sample))
-        scraped = {(engine, at) for engine, _, _, at in found}
-        for engine, at in wide.keys() - scraped:
-            if "up" in wide[engine, at] and engine in self._engines:  # anyone's `up` is not an engine's
-                found[engine, None, None, at] = {}
-        return [
-            _engine_sample(series, columns, wide.get((series[0], series[3]), {}), sources[series[0], series[3]])
-            for series, columns in found.items()
-        ]
+            if sample.engine is not None and sample.value is not None and sample.buckets is None and sample.name in self._by_metric:
+                scrapes.setdefault((sample.engine, sample.at), []).append(sample)
+        made: list[Row] = []
+        for (engine, at), scrape in scrapes.items():
+            src = _source(scrape[0])
+            series = [Series(sample.name, _texts(sample.labels), sample.value or 0.0) for sample in scrape]
+            for dialect in self._dialects_of(engine, scrape):
+                made += engine_samples(dialect, series, engine=engine, seen_at=at, seq=None, src=_always(src))
+        return made
+
+    def _dialects_of(self, engine: str, scrape: list[Sample]) -> list[Dialect]:
+        """The dialects whose own metrics stand in a scrape; for a scrape of `up` alone, that of the engine where it is one."""
+        own = {}
+        for sample in scrape:
+            if sample.name not in _ANYONES:
+                dialect = self._dialects.get(sample.kind or "", self._by_metric[sample.name])
+                own[dialect.name] = dialect
+        if own:
+            self._know(engine)
+            return list(own.values())
+        for sample in scrape:
+            if sample.name == conventions.METRIC_UP and (sample.is_named or engine in self._engines):  # anyone's `up` is not an engine's
+                self._know(engine)
+                return [self._dialects.get(sample.kind or "", self._by_metric[sample.name])]
+        return []
 
     def _know(self, engine: str) -> None:
         if len(self._engines) < _FACTS:
@@ -159,7 +147,7 @@ class Canonical:
                         src=_source(sample),
                     )
                 )
-            elif sample.name not in self._wide and sample.name not in self._by_metric and sample.name not in conventions.GPU_METRICS:
+            elif sample.name not in self._by_metric and sample.name not in self._infos and sample.name not in conventions.GPU_METRICS:
                 self.dropped["unknown"] += 1
         return made
 
@@ -167,8 +155,8 @@ class Canonical:
         """Labels of info gauges, told when they are new or have changed."""
         made: list[Row] = []
         for sample in samples:
-            for name in self._infos.get(sample.name, ()):
-                value = values.text(sample.labels.get(name))
+            for label in self._infos.get(sample.name, ()):
+                name, value = name_of(label), _fact_value(sample.labels.get(label))
                 before = self._facts.get((sample.engine, name))
                 if value is None or value == before:
                     continue
@@ -179,56 +167,30 @@ class Canonical:
         return made
 
 
-def _columns(dialect: Dialect) -> dict[str, list[tuple[str, int, Selector]]]:
-    """Metric name -> columns it may fill, with the selector's rank among the column's (0 best)."""
-    made: dict[str, list[tuple[str, int, Selector]]] = {}
-    for column, selectors in dialect.selectors.items():
-        for order, selector in enumerate(selectors):
-            if column in _SAMPLE_COLUMNS:
-                made.setdefault(selector.name, []).append((column, order, selector))
-    return made
-
-
 def _first_dialect(dialects: Mapping[str, Dialect]) -> dict[str, Dialect]:
-    """Metric name -> the first dialect that has it in a column."""
+    """Metric name -> the first dialect that has it in a column of engine_samples."""
     made: dict[str, Dialect] = {}
     for dialect in dialects.values():
-        for name in _columns(dialect):
-            made.setdefault(name, dialect)
+        for selectors in dialect.selectors.values():
+            for selector in selectors:
+                made.setdefault(selector.name, dialect)
     return made
 
 
-def _pick(columns: Mapping[str, list[tuple[str, int, Selector]]], sample: Sample) -> list[tuple[str, int, Selector]]:
-    labels = {key: value for key, value in sample.labels.items() if isinstance(value, str)}
-    return [entry for entry in columns.get(sample.name, ()) if entry[2].picks(sample.name, labels)]
+def _fact_value(label: Plain) -> str | None:
+    """A label's value as a fact's: Prometheus clients write Python's None and True."""
+    value = values.text(label)
+    if value in (None, "None"):
+        return None
+    return value.lower() if value in ("True", "False") else value
 
 
-def _add(columns: dict[str, tuple[int, float]], picked: list[tuple[str, int, Selector]], value: float) -> None:
-    for column, order, selector in picked:
-        held = columns.get(column)
-        if held is None or order < held[0]:
-            columns[column] = (order, value)
-        elif selector.total and order == held[0]:
-            columns[column] = (order, held[1] + value)
+def _always(src: str) -> Callable[[Series], str]:
+    return lambda _: src
 
 
-def _labels(dialect: Dialect, labels: Labels) -> tuple[str | None, str | None]:
-    """Model and rank."""
-    model = next((found for name in dialect.labels.get("model", ()) if (found := values.text(labels.get(name)))), None)
-    rank = next((found for name in dialect.labels.get("rank", ()) if (found := values.text(labels.get(name)))), None)
-    return model, rank
-
-
-def _engine_sample(series: Series, columns: Mapping[str, tuple[int, float]], wide: Mapping[str, float], src: str) -> Row:
-    engine, model, rank, at = series
-    row = EngineSample(seen_at=Instant(at), engine=ranked(engine, rank), model=model, src=src)
-    for column, (_, value) in columns.items():
-        setattr(row, column, value)
-    if "up" in wide:
-        row.up = wide["up"] > 0
-    if wide.get("start_at"):
-        row.start_at = Instant(round(wide["start_at"] * 1e6))
-    return row
+def _texts(labels: Labels) -> dict[str, str]:
+    return {key: found for key, value in labels.items() if (found := values.text(value)) is not None}
 
 
 def _gpu_samples(samples: list[Sample], host: str | None) -> list[Row]:

@@ -188,4 +188,3 @@ def _status_protobuf(code: int, text: str) -> bytes:
         length.append(size & 127 | 128)
         size >>= 7
     return bytes([8, code, 18, *length, size]) + raw
-

@@ -7,6 +7,7 @@ from typing import Any, Final
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
 from lensd_collectors.read.engine_log import LineReader
+from lensd_collectors.read.settings import name_of
 from lensd_collectors.rows import TABLES, ConfigFact, Event, Instant, Row
 
 from lensd.receive import values
@@ -28,7 +29,7 @@ class Logs:
         self._dialects = dialects
         self._readers: dict[tuple[str | None, str | None, str], LineReader] = {}
         self._lines: Counter[tuple[str | None, str | None, str]] = Counter()
-        self._facts: dict[tuple[str | None, str | None], str | None] = {}
+        self._facts: dict[tuple[str | None, str], str | None] = {}
         self.unread = 0  # lines of no dialect
 
     def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
@@ -76,13 +77,13 @@ class Logs:
 
     def _fact(self, fields: Fields, about: Fields, at: Instant) -> Row:
         subject = values.text(fields.get(conventions.FACT_SUBJECT)) or _engine(fields, about)
-        name, value = values.text(fields.get(conventions.FACT_NAME)), values.text(fields.get(conventions.FACT_VALUE))
+        name, value = name_of(values.text(fields.get(conventions.FACT_NAME)) or ""), values.text(fields.get(conventions.FACT_VALUE))
         before = self._facts.get((subject, name))
         if len(self._facts) >= _FACTS:
             self._facts.clear()
         self._facts[subject, name] = value
         was = before if before != value else None
-        return ConfigFact(seen_at=at, subject=subject, name=name, value=value, was=was, src=_source(fields, about, at))
+        return ConfigFact(seen_at=at, subject=subject, name=name, value=value, was=was, src=f"{_source(fields, about, at)}/{name}")
 
     def _line(self, record: Any, fields: Fields, about: Fields, at: Instant) -> Iterator[Row]:
         line = record.body.string_value

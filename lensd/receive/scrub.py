@@ -129,15 +129,20 @@ class Scrubber:
         self._fields(holder.attributes)
 
     def _fields(self, pairs: Any) -> None:
-        gone = False
-        for pair in pairs:
+        gone, removed, clean = False, self._removed, self._clean
+        for pair in pairs:  # the inside of the door's busiest loop: most names and values have been seen before
             key = pair.key
-            if self._goes(key):
+            if removed.get(key, True) and self._goes(key):
                 gone = True
-            elif pair.value.HasField("string_value") and (key in self._addresses):
-                self._address(pair.value)
-            else:
-                self._value(pair.value)
+                continue
+            value = pair.value
+            text = value.string_value
+            if not text:
+                self._value(value)
+            elif key in self._addresses:
+                self._address(value)
+            elif text not in clean:
+                self._field(value, "string_value")
         if gone:
             kept = [pair for pair in pairs if not self._goes(pair.key)]
             self.counts["attribute"] += len(pairs) - len(kept)

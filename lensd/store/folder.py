@@ -43,9 +43,7 @@ class FolderStore:
     journal holds and the files do not yet. Raises NoStoreError, StoreBusyError, StoreVersionError, StoreFailedError.
     """
 
-    def __init__(
-        self, path: Path, *, read_only: bool = False, clock: Callable[[], float] = time.time, memory_limit: str = "2GiB"
-    ) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, clock: Callable[[], float] = time.time, memory_limit: str = "2GiB") -> None:
         self.path = path.resolve()
         self._read_only = read_only
         self._clock = clock

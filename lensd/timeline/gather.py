@@ -16,7 +16,7 @@ select trace_id, span_id, parent_span_id, name, kind, scope, service, instance, 
 from spans where {where} order by started_at
 """
 _EVENTS = """
-select trace_id, span_id, name, epoch_us(seen_at), fields, src
+select trace_id, span_id, name, epoch_us(seen_at), engine, fields, src
 from events where {where} and name in ($started, $progress) order by seen_at, seq
 """
 _RECORDS = """
@@ -52,8 +52,9 @@ def _by_request(spans: Sequence[Span], events: Iterable[Sequence[Any]]) -> list[
     signals: dict[tuple[str, str], list[Signal]] = defaultdict(list)
     for span in spans:
         by_trace[span.trace_id].append(span)
-    for trace_id, span_id, name, at, fields, src in events:
-        signals[trace_id, span_id].append(Signal(name, at, _json.decode(fields) if fields else {}, src))
+    for trace_id, span_id, name, at, engine, fields, src in events:
+        known = {c.ENGINE: engine} | (_json.decode(fields) if fields else {})
+        signals[trace_id, span_id].append(Signal(name, at, known, src))
         by_trace.setdefault(trace_id, [])
     found = []
     for trace_id, members in by_trace.items():

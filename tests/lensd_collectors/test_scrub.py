@@ -1,5 +1,6 @@
 """Planted keys and texts go, what diagnosis needs stays."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,21 @@ def test_a_real_log_keeps_its_lines() -> None:
     for line in LOG.read_text().splitlines():
         if "api_key" not in line and "input_value" not in line:
             assert scrub(line) == line
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["x-", "a", "-", "api_key", "api_key=", "'", '"', "\\", '"prompt": ', "prompt: '", "secret-", "sk-", "--a", "1, ", "http://a:", "eyJ",
+     "Bearer ", "prompt_token_ids: [1, ", "messages=[", "cookie:", "input_value=", "text: ", " ", "auth-token ", '"GET /?'],
+)  # fmt: skip
+def test_time_grows_with_the_length_only(piece: str) -> None:
+    def seconds(length: int) -> float:
+        line = (piece * length)[:length]
+        best = float("inf")
+        for _ in range(3):
+            before = time.process_time()
+            scrub(line)
+            best = min(best, time.process_time() - before)
+        return best
+
+    assert seconds(16_384) < 0.25, "a quadratic pattern takes seconds here"

@@ -108,7 +108,7 @@ def test_only_known_host_names_reach_a_session(dashboard: tuple[int, fake_api.Fa
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "ops.example"])
 def test_a_host_that_others_reach_must_be_asked_for(host: str) -> None:
-    with pytest.raises(UsageError, match="--allow-remote"):
+    with pytest.raises(UsageError, match="allow_remote"):
         server.run(host=host, port=free_port())
 
 

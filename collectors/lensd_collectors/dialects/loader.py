@@ -24,7 +24,8 @@ from lensd_collectors.rows import EngineSample
 _TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
 _COLUMNS = frozenset(EngineSample.__struct_fields__)
 _SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")
-_ORDER = ("lensd", "litellm", "router", "vllm", "sglang")  # gateways first: they pass on what an engine says
+# Gateways first: they pass on what an engine says. vLLM last: its widest patterns would take what others say in the same form.
+_ORDER = ("lensd", "litellm", "router", "sglang", "vllm")
 
 
 @cache

@@ -32,7 +32,9 @@ def read_error(status: int | None, body: str, path: str | None = None) -> ErrorB
         status = _int(_error(body).get("code")) or status
     error = _error(body)
     message = error.get("message")
-    code = error.get("type") or error.get("code")
+    code = error.get("code")
+    if not isinstance(code, str) or code.isdigit():  # vLLM and LiteLLM repeat the status there
+        code = error.get("type") or code
     return ErrorBody(
         code=str(code)[:100] if code is not None else None,
         message=shorten(message) if isinstance(message, str) else None,

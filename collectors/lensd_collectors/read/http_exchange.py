@@ -13,6 +13,7 @@ STATUS: Final = re.compile(r"^(?:< )?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b")
 REQUEST: Final = re.compile(r"^(?:> )?(?P<method>GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<target>(?:https?://|/|\$)\S*)")
 CURL: Final = re.compile(r"^\s*(?:[$#>%] ?)?curl\s")
 _TARGET: Final = re.compile(r"(?:https?://[^\s/'\"]+|\$\{?\w+\}?)(?P<path>/[^\s'\"?]*)")
+_NOISE: Final = re.compile(r"^(?:[*>](?: |$)|[{}] \[\d+ bytes data\])")  # curl -v speaking of itself
 _RESULT: Final = re.compile(r"-> (?P<status>\d{3}) in (?P<seconds>[\d.]+) ?s\b")
 _HEADER: Final = re.compile(r"^(?:< )?(?P<name>[A-Za-z][\w-]*): (?P<value>.*)$")
 _CHAINED: Final = ("direct cause of the following exception", "During handling of the above exception")
@@ -117,7 +118,9 @@ class _Text:
             if header["name"].lower() == "x-request-id":
                 exchange.row.request_id = header["value"].strip()[:128]
             return
-        text = line.removeprefix("< ")
+        if _NOISE.match(line):
+            return
+        text = line if exchange.in_body else re.sub("^<(?: |$)", "", line)
         exchange.in_body = exchange.in_body or not text.strip() or text.lstrip()[:1] in ("{", "[", "d")
         if text.strip() and sum(map(len, exchange.body)) < _BODY_LIMIT:
             exchange.body_line = exchange.body_line or number

@@ -14,7 +14,8 @@ from lensd_collectors.read.settings import name_of
 from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
 SAMPLE: Final = re.compile(
-    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?[ \t]+(?P<value>[+-]?(?:\d[\d.]*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan))"
+    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^\"}]*(?:\"(?:[^\"\\]|\\.)*\"[^\"}]*)*)\})?"
+    r"[ \t]+(?P<value>[+-]?(?:\d[\d.]*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan))"
     r"(?:[ \t]+(?P<at>-?\d{9,}(?:\.\d+)?))?(?:[ \t]+#.*)?[ \t]*$"
 )
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')

@@ -42,7 +42,7 @@ BOOKS = {
     "kv-cache-leak": Book("kv-cache-leak"),
     "engine-crash": Book("engine-crash", hold=HoldFor(timedelta(0), timedelta(seconds=30))),
     "queue-saturation": Book("queue-saturation", "request"),
-    "auth-wrong-key": Book("auth-wrong-key", "request", alert=None),
+    "auth-wrong-key": Book("auth-wrong-key", "request", alert=False),
     "shares": Book("shares", "request", alert=From(min_requests=2, min_share=0.1)),
     "young": Book("young", status="draft", hold=HoldFor(timedelta(0))),
     "twin": Book("twin", "request", alert=From(min_requests=1)),

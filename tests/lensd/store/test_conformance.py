@@ -7,13 +7,14 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+from lensd_collectors.rows import TABLES, ConfigFact, Event, IncidentRow, Instant, Point
+from store_rows import NOV_29, NOV_30, request, span
+
 from lensd.errors import StoreError
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
 from lensd.store.interface import Store
 from lensd.store.memory import MemoryStore
-from lensd_collectors.rows import TABLES, ConfigFact, Event, IncidentRow, Instant, Point
-from store_rows import NOV_29, NOV_30, request, span
 
 Backend = FolderStore | MemoryStore
 

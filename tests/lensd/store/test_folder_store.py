@@ -8,12 +8,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from lensd_collectors.rows import ConfigFact
+from store_rows import DAY_US, NOV_29, NOV_30, request, span
+
 from lensd.errors import NoStoreError, StoreBusyError, StoreFailedError, StoreVersionError
 from lensd.store import folder as folder_module
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
-from lensd_collectors.rows import ConfigFact
-from store_rows import DAY_US, NOV_29, NOV_30, request, span
 
 
 def count(store: FolderStore, table: str = "spans") -> int:

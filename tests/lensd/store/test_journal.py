@@ -9,6 +9,7 @@ import pytest
 from faulty_disk import FaultyDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lensd.errors import FullError, JournalError
 from lensd.store.journal import Journal, Record, Scan, Signal
 from lensd.store.segments import HEADER, framed, name_of, segment_of
@@ -136,9 +137,13 @@ def test_nothing_is_acknowledged_that_was_not_synced(tmp_path: Path) -> None:
 def test_a_full_journal_refuses_and_takes_again_once_drained(tmp_path: Path) -> None:
     journal = Journal(tmp_path, max_bytes=2000)
     positions: list[int] = []
-    with pytest.raises(FullError, match="try again"):
+
+    def append_many() -> None:
         for _ in range(100):
             positions.append(journal.append(Signal.TRACES, 1, b"x" * 50).result(5))
+
+    with pytest.raises(FullError, match="try again"):
+        append_many()
     assert journal.bytes <= 2000
     assert len(payloads(tmp_path)) == len(positions) > 10
     journal.drained(positions[-1])
@@ -166,9 +171,13 @@ def test_what_waits_in_memory_has_a_limit_too(tmp_path: Path) -> None:
     disk.sync = lambda handle: (held.wait(5), sync(handle))[1]  # type: ignore[method-assign]
     journal = Journal(tmp_path, max_waiting_bytes=1000, disk=disk)
     taken: list[Future[int]] = []
-    with pytest.raises(FullError):
+
+    def append_many() -> None:
         for _ in range(100):
             taken.append(journal.append(Signal.TRACES, 1, b"x" * 100))
+
+    with pytest.raises(FullError):
+        append_many()
     held.set()
     assert [future.result(5) for future in taken]
     journal.close()

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Scan
 from lensd.store.writer import replay

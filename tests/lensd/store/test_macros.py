@@ -1,6 +1,7 @@
 """The macros that runbooks use."""
 
 import pytest
+
 from lensd.store.memory import MemoryStore
 
 

@@ -5,8 +5,9 @@ import typing
 
 import duckdb
 import pytest
-from lensd.store.schema import MAIN_TABLES, arrow_schema, create_tables, instant_column
 from lensd_collectors.rows import TABLES, Instant
+
+from lensd.store.schema import MAIN_TABLES, arrow_schema, create_tables, instant_column
 
 SQL_TYPES = {Instant: "TIMESTAMP", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN", list[float]: "DOUBLE[]"}
 

@@ -1,5 +1,6 @@
 """The writer moves every record once, leaves out what cannot be decoded, and outlives a store that fails."""
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lensd_collectors.rows import Row
+from store_rows import DAY_US, NOV_29, span
+
 from lensd.errors import StoreFailedError
 from lensd.store.arrow import Rows
 from lensd.store.folder import FolderStore
@@ -14,8 +18,6 @@ from lensd.store.interface import Batch
 from lensd.store.journal import Journal, Scan, Signal
 from lensd.store.memory import MemoryStore
 from lensd.store.writer import Writer, replay
-from lensd_collectors.rows import Row
-from store_rows import DAY_US, NOV_29, span
 
 
 def decode(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
@@ -159,10 +161,8 @@ def test_a_crash_at_any_file_neither_loses_nor_doubles(tmp_path_factory: pytest.
         append(name, dict(batch), position)
 
     store._append_to = dying  # type: ignore[method-assign]
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         writer.drain_now()
-    except KeyboardInterrupt:
-        pass
     put(journal, b"%d" % count)
     journal.close()
     store.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from lensd_collectors.conventions import Decision
 from lensd_collectors.dialects import Dialect, DialectError, ErrorPattern, EventPattern, classify, load, loads
+from lensd_collectors.gateway.decisions import ANSWERS, Refused, error_body
 from lensd_collectors.rows import EngineSample
 
 EVENTS = [(dialect, event) for dialect in load().values() for event in dialect.events]
@@ -103,3 +104,10 @@ def test_a_mistake_is_named_with_the_file(text: str, said: str) -> None:
 
 def test_every_meaning_is_a_decision() -> None:
     assert all(isinstance(error.means, Decision) for _, error in ERRORS)
+
+
+@pytest.mark.parametrize("decision", [one for one in ANSWERS if one is not Decision.CALLER_GONE])
+def test_the_gateways_own_answers_mean_what_it_decided(decision: Decision) -> None:
+    meaning = classify(load().values(), ANSWERS[decision].status, error_body(Refused(decision)).decode())
+    assert meaning is not None
+    assert (meaning.decision, meaning.dialect) == (decision, "lensd")

@@ -122,14 +122,16 @@ def test_a_start_that_fails_is_no_death_of_a_serving_engine() -> None:
 def test_words_of_a_crash_in_an_orderly_stop_are_no_death() -> None:
     rows = feed(
         "(APIServer pid=1) INFO 11-29 14:40:26 [launcher.py:254] [shutdown] API server: shutdown triggered",
-        "(APIServer pid=1) ERROR 11-29 14:40:26 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+        "(APIServer pid=1) ERROR 11-29 14:40:26 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",  # noqa: E501
     )
     assert names(rows) == ["engine.stopping", "engine.log.error"]
 
 
 def test_a_second_start_without_an_end_is_told() -> None:
     line = "INFO 11-01 16:08:31 [api_server.py:1896] vLLM API server version 0.9.2"
-    core = "INFO 11-01 16:09:23 [core.py:69] Initializing a V1 LLM engine (v0.9.2) with config: model='m', max_seq_len=8192, quantization=None"
+    core = (
+        "INFO 11-01 16:09:23 [core.py:69] Initializing a V1 LLM engine (v0.9.2) with config: model='m', max_seq_len=8192, quantization=None"
+    )
     later = core.replace("8192", "4096")
     rows = feed(line, core, line, later)
     assert names(rows) == ["engine.started", "engine.started"]
@@ -160,18 +162,18 @@ def test_what_a_caller_sends_cannot_kill_the_engine_in_the_log() -> None:
     rows = feed(
         "(APIServer pid=1) ERROR 11-29 14:40:03 [serving.py:274] Error with model error=ErrorInfo(message='The model `EngineDeadError: "
         "CUDA out of memory. Tried to allocate` does not exist.', type='NotFoundError')",
-        "INFO 12-25 10:00:00 logger.py:37] Received request cmpl-1: prompt: 'say AsyncLLM output_handler failed.', params: SamplingParams(n=1)",
+        "INFO 12-25 10:00:00 logger.py:37] Received request cmpl-1: prompt: 'say AsyncLLM output_handler failed.', params: SamplingParams(n=1)",  # noqa: E501
     )
     assert names(rows) == ["engine.log.error", "request.received"]
 
 
 SECRET = "the patient's name is O'Hara, params: SamplingParams(x)"
 RECEIVED = [
-    f"INFO 12-25 10:00:00 logger.py:37] Received request cmpl-1: prompt: {SECRET!r}, params: SamplingParams(n=1, max_tokens=16, stop=['O\\'Hara']), "
+    f"INFO 12-25 10:00:00 logger.py:37] Received request cmpl-1: prompt: {SECRET!r}, params: SamplingParams(n=1, max_tokens=16, stop=['O\\'Hara']), "  # noqa: E501
     "prompt_token_ids: [1, 15043, 3186], lora_request: None.",
     f"INFO 12-25 10:00:00 [logger.py:39] Received request chatcmpl-1: prompt: {SECRET!r}, params: SamplingParams(n=1, max_tokens=16), "
     "prompt_token_ids: None, prompt_embeds shape: None, lora_request: None.",
-    f"(APIServer pid=1) DEBUG 12-25 10:00:00 [logger.py:39] Request chatcmpl-1 details: prompt: {SECRET!r}, prompt_token_ids: [1, 15043, 3186]",
+    f"(APIServer pid=1) DEBUG 12-25 10:00:00 [logger.py:39] Request chatcmpl-1 details: prompt: {SECRET!r}, prompt_token_ids: [1, 15043, 3186]",  # noqa: E501
     f"INFO 12-25 10:00:00 [logger.py:39] Generated response chatcmpl-1 (streaming complete): output: {SECRET!r}, finish_reason: stop",
     f"ERROR 12-25 10:00:00 [serving.py:1] Request chatcmpl-1 JSON body: {json.dumps({'messages': [{'content': SECRET}]})}",
     f"ERROR 12-25 10:00:00 [serving.py:1] bad request {json.dumps({'prompt': SECRET, 'n': 1})}",
@@ -195,7 +197,7 @@ def test_a_received_line_keeps_its_numbers() -> None:
 
 def test_keys_are_not_kept() -> None:
     rows = feed(
-        "INFO 12-25 10:00:00 [api_utils.py:286] non-default args: {'model': 'm', 'api_key': ['sk-live-abcdefgh1'], 'hf_token': 'hf_abcdefghijkl', 'port': 1}",
+        "INFO 12-25 10:00:00 [api_utils.py:286] non-default args: {'model': 'm', 'api_key': ['sk-live-abcdefgh1'], 'hf_token': 'hf_abcdefghijkl', 'port': 1}",  # noqa: E501
         "ERROR 12-25 10:00:00 [x.py:1] refused: Authorization: Bearer abcdefghijklmnop",
     )
     kept = " ".join(str(row) for row in rows)
@@ -247,12 +249,20 @@ def test_wrappers_come_off(line: str) -> None:
 
 
 def test_ranks_are_engines_of_their_own() -> None:
-    assert [ranked("e", "000"), ranked("e", "1"), ranked(None, "2"), ranked(None, "0"), ranked("e", None)] == ["e", "e/dp1", "dp2", None, "e"]
+    assert [ranked("e", "000"), ranked("e", "1"), ranked(None, "2"), ranked(None, "0"), ranked("e", None)] == [
+        "e",
+        "e/dp1",
+        "dp2",
+        None,
+        "e",
+    ]
 
 
 def test_lines_not_understood_are_counted(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    log.write_bytes(b"nanobind: leaked 4 instances!\n\nINFO 11-29 14:43:00 [x.py:1] something new\n" + b"x" * 3_000_000 + b"\nINFO:     Shutting down\n")
+    log.write_bytes(
+        b"nanobind: leaked 4 instances!\n\nINFO 11-29 14:43:00 [x.py:1] something new\n" + b"x" * 3_000_000 + b"\nINFO:     Shutting down\n"
+    )
     found = read_log(log, VLLM, reference_us=NOVEMBER)
     assert found.unread_lines == 2
     assert [event.src for event in events(found.rows)] == ["a.log:5"]

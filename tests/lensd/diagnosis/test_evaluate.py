@@ -1,0 +1,215 @@
+"""Three outcomes, each request on its own, and nothing a runbook does ends the evaluation."""
+
+from datetime import timedelta
+
+import pytest
+from lensd.diagnosis.cases import fill
+from lensd.diagnosis.evaluate import Fired, Quiet, Unknown, evaluate
+from lensd.diagnosis.runbook import parse
+from lensd.diagnosis.scope import PUBLIC, Scope, instant, microseconds
+from lensd.errors import ConfigError
+from lensd.records import Confidence
+from lensd.store.memory import MemoryStore
+from runbook_files import FRONT, SQL, write
+
+AT = "2026-11-16 09:00:00"
+WINDOW = FRONT.replace("scope: request", "scope: window").replace("subjects.queue_ms", "engine_samples.waiting").replace(
+    "waited {queue_ms:.0f} ms", "{n:.0f} samples"
+)  # fmt: skip
+WINDOW_SQL = "select engine, count(*) as n from engine_samples where seen_at between $from and $to and waiting > $least_ms group by all"
+
+
+@pytest.fixture
+def store():
+    made = MemoryStore()
+    yield made
+    made.close()
+
+
+def judge(store, rows, *books, overrides=None, timeout_s=5.0, **scope):
+    keys, (start, end) = fill(store, rows)
+    scope = Scope(**{"from_us": start, "to_us": end, "keys": keys, **scope})
+    with store.cursor() as cursor:
+        return evaluate(cursor, books, scope, overrides=overrides, timeout_s=timeout_s)
+
+
+def answers(evaluation, *requests):
+    return [evaluation.results[0].of(request) for request in requests]
+
+
+def test_each_request_has_its_own_answer(store, tmp_path):
+    rows = {"subjects": [{"request_id": "slow", "queue_ms": 100.0}, {"request_id": "fast", "queue_ms": 1.0}, {"request_id": "dark"}]}
+    slow, fast, dark = answers(judge(store, rows, parse(write(tmp_path))), "slow", "fast", "dark")
+    assert isinstance(slow, Fired)
+    assert [finding.request_id for finding in slow.findings] == ["slow"]
+    assert isinstance(fast, Quiet)
+    assert dark == Unknown(missing=("subjects.queue_ms",))
+
+
+def test_a_firing_row_of_a_request_that_lacks_a_need_does_not_count(store, tmp_path):
+    book = parse(write(tmp_path, sql="select request_id, 1.0 as queue_ms, $least_ms as x from subjects"))
+    assert answers(judge(store, {"subjects": [{"request_id": "dark"}]}, book), "dark") == [Unknown(missing=("subjects.queue_ms",))]
+
+
+def test_needs_of_another_table_are_judged_by_engine_and_time(store, tmp_path):
+    book = parse(write(tmp_path, front=FRONT.replace("[subjects.queue_ms]", "[subjects.queue_ms, engine_samples.waiting]")))
+    request = {"queue_ms": 100.0, "total_ms": 1000, "started_at": AT}
+    rows = {
+        "subjects": [
+            {"request_id": "seen", "engine": "e0", **request},
+            {"request_id": "other", "engine": "e1", **request},
+            {"request_id": "late", "engine": "e0", **request, "started_at": "2026-11-16 09:05:00"},
+            {"request_id": "nowhere", **request},
+        ],
+        "engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}, {"seen_at": AT, "engine": "e1", "running": 1}],
+    }
+    seen, other, late, nowhere = answers(judge(store, rows, book), "seen", "other", "late", "nowhere")
+    assert isinstance(seen, Fired)
+    assert other == late == Unknown(missing=("engine_samples.waiting",))
+    assert isinstance(nowhere, Fired)  # an unknown engine may be the one that was sampled
+
+
+def test_needs_any_takes_one_whole_group(store, tmp_path):
+    groups = "[[engine_samples.waiting, engine_samples.running], [subjects.timeout_ms]]"
+    book = parse(write(tmp_path, front=FRONT + f"needs_any: {groups}\n"))
+    rows = {
+        "subjects": [{"request_id": "a", "queue_ms": 100.0, "timeout_ms": 1.0, "started_at": AT}, {"request_id": "b", "queue_ms": 100.0, "started_at": AT}],
+        "engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 1}],
+    }  # fmt: skip
+    with_timeout, without = answers(judge(store, rows, book), "a", "b")
+    assert isinstance(with_timeout, Fired)
+    assert without == Unknown(missing=("engine_samples.running", "subjects.timeout_ms"))
+
+
+def test_missing_column_makes_a_row_unknown_and_says_that_the_rule_pointed_at_it(store, tmp_path):
+    sql = "select request_id, queue_ms, 'subjects.decision, events.name' as missing from subjects where queue_ms > $least_ms"
+    rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0}, {"request_id": "q", "queue_ms": 1.0}]}
+    pointed, quiet = answers(judge(store, rows, parse(write(tmp_path, sql=sql))), "r", "q")
+    assert pointed == Unknown(missing=("subjects.decision", "events.name"), pointed=True)
+    assert isinstance(quiet, Quiet)
+
+
+def test_window_rule_fires_is_quiet_or_unknown_as_a_whole(store, tmp_path):
+    book = parse(write(tmp_path, front=WINDOW, sql=WINDOW_SQL))
+    assert answers(judge(store, {"engine_samples": [{"seen_at": AT, "engine": "e0", "running": 1}]}, book), None) == [
+        Unknown(missing=("engine_samples.waiting",))
+    ]
+    assert isinstance(answers(judge(store, {"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 1}]}, book), None)[0], Quiet)
+    (fired,) = answers(judge(store, {"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 50}]}, book), None)
+    assert isinstance(fired, Fired)
+    assert (fired.findings[0].engine, fired.findings[0].request_id) == ("e0", None)
+
+
+def test_live_window_is_the_runbooks_own(store, tmp_path):
+    book = parse(write(tmp_path, front=WINDOW + "window: 1m\n", sql=WINDOW_SQL))
+    rows = {"engine_samples": [{"seen_at": "2026-11-16 08:58:30", "engine": "e0", "waiting": 50}, {"seen_at": AT, "engine": "e0", "waiting": 60}]}
+    to_us = microseconds(instant(0).fromisoformat(AT)) + 1
+    evaluation = judge(store, rows, book, from_us=None, to_us=to_us)
+    assert [line.text for line in evaluation.findings[0].evidence] == ["1 samples"]
+
+
+def test_scope_keeps_other_engines_out_and_unknown_ones_in(store, tmp_path):
+    book = parse(write(tmp_path, front=WINDOW, sql=WINDOW_SQL.replace("engine, count", "any_value(engine) as engine, count")))
+    rows = {"engine_samples": [{"seen_at": AT, "engine": e, "waiting": 50} for e in ("e0", "e1", None)]}
+    assert judge(store, rows, book, engine="e0").findings[0].evidence[0].text == "2 samples"
+
+
+def test_scope_by_model_holds_where_no_engine_is_known(store, tmp_path):
+    book = parse(write(tmp_path, front=WINDOW, sql=WINDOW_SQL))
+    rows = {"engine_samples": [{"seen_at": AT, "engine": f"e-{m}", "model": m, "waiting": 50} for m in ("a", "b")]}
+    assert [finding.engine for finding in judge(store, rows, book, models=("b",)).findings] == ["e-b"]
+
+
+def test_rows_without_an_instant_count_in_their_order_where_asked_for(store, tmp_path):
+    sql = "select engine, arg_max(waiting, seen_at) as n from engine_samples where seen_at between $from and $to and waiting > $least_ms group by all"
+    book = parse(write(tmp_path, front=WINDOW, sql=sql))
+    rows = {"engine_samples": [{"seq": 2, "engine": "e0", "waiting": 70}, {"seq": 1, "engine": "e0", "waiting": 60}]}
+    assert judge(store, rows, book, undated=False).findings == ()
+    fresh = MemoryStore()
+    try:
+        assert judge(fresh, rows, book, undated=True).findings[0].evidence[0].text == "70 samples"
+    finally:
+        fresh.close()
+
+
+def test_a_query_that_fails_makes_its_runbook_unknown_and_the_others_are_judged(store, tmp_path):
+    bad = parse(write(tmp_path, "bad", sql="select request_id, nope from subjects where $least_ms > 0"))
+    odd = parse(write(tmp_path, "odd", sql="select request_id, queue_ms, 'sure' as confidence, $least_ms as x from subjects"))
+    evil = parse(write(tmp_path, "evil", sql="select 'r' as request_id, $least_ms as x from 'f.csv'"))
+    need = parse(write(tmp_path, "need", front=FRONT.replace("subjects.queue_ms", "subjects.nope")))
+    slow = parse(write(tmp_path, "slow", sql="select request_id, $least_ms as x, (select count(*) from range(1000000000) a, range(1000) b where hash(a.range) = b.range) as queue_ms from subjects"))  # noqa: E501
+    good = parse(write(tmp_path, "good"))
+    rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0}]}
+    evaluation = judge(store, rows, bad, odd, evil, need, slow, good, timeout_s=0.3)
+    said = {result.runbook.id: result.of("r") for result in evaluation.results}
+    assert isinstance(said.pop("good"), Fired)
+    assert all(isinstance(answer, Unknown) and len(answer.missing) == 1 for answer in said.values()), said
+    assert "nope" in said["bad"].missing[0]
+    assert "not a public table" in said["evil"].missing[0]
+    assert "longer than 0.3 s" in said["slow"].missing[0]
+
+
+def test_evidence_lines_are_paired_with_cites_by_order_and_null_lines_go(store, tmp_path):
+    front = FRONT.replace('  - "waited {queue_ms:.0f} ms"', '  - "a {queue_ms:.1f}"\n  - "b {ttft_ms:.0f}"\n  - "c {model}"\n  - "d"')
+    sql = (
+        "select request_id, queue_ms, ttft_ms, model, cite(src, 'queue_ms') as a_cite, cite(src, 'ttft_ms') as b_cite,"
+        " cite(src, 'model') as c_cite from subjects where queue_ms > $least_ms"
+    )
+    rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0, "model": "m", "src": "span:1"}]}
+    evidence = judge(store, rows, parse(write(tmp_path, front=front, sql=sql))).findings[0].evidence
+    assert [(line.text, line.source) for line in evidence] == [("a 100.0", "span:1#queue_ms"), ("c m", "span:1#model"), ("d", None)]
+
+
+def test_a_value_that_its_format_does_not_take_is_written_as_it_is(store, tmp_path):
+    sql = "select request_id, 'many' as queue_ms, $least_ms as x from subjects"
+    rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0}]}
+    assert judge(store, rows, parse(write(tmp_path, sql=sql))).findings[0].evidence[0].text == "waited many ms"
+
+
+def test_reserved_columns_go_before_the_runbooks_own(store, tmp_path):
+    sql = "select request_id, queue_ms, 'certain' as confidence, 'gpu' as stage, timestamp '2026-11-16 09:00:00' as since_at, 0.5 as rank, $least_ms as x from subjects"  # noqa: E501
+    finding = judge(store, {"subjects": [{"request_id": "r", "queue_ms": 100.0}]}, parse(write(tmp_path, sql=sql))).findings[0]
+    assert (finding.confidence, finding.stage, finding.rank) == (Confidence.CERTAIN, "gpu", 0.5)
+    assert finding.since_at is not None
+    assert instant(finding.since_at) == instant(0).fromisoformat(AT)
+    assert finding.cause == "A thing that happens: waited 100 ms"
+
+
+def test_overrides_are_bound(store, tmp_path):
+    rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0}]}
+    assert isinstance(answers(judge(store, rows, parse(write(tmp_path)), overrides={"thing": {"least_ms": 1000}}), "r")[0], Quiet)
+    with pytest.raises(ConfigError), store.cursor() as cursor:
+        evaluate(cursor, [parse(write(tmp_path))], Scope(to_us=0), overrides={"thing": {"nope": 1}})
+
+
+def test_durations_are_bound_as_intervals(store, tmp_path):
+    front = FRONT.replace("{least_ms: 10}", "{least_ms: 10, held: 90s}")
+    sql = SQL.replace("queue_ms > $least_ms", "queue_ms > $least_ms and to_milliseconds(queue_ms::bigint) < $held")
+    book = parse(write(tmp_path, front=front, sql=sql))
+    assert book.params["held"] == timedelta(seconds=90)
+    rows = {"subjects": [{"request_id": "a", "queue_ms": 89_000.0}, {"request_id": "b", "queue_ms": 91_000.0}]}
+    assert [finding.request_id for finding in judge(store, rows, book).findings] == ["a"]
+
+
+def test_a_request_without_an_id_goes_by_the_engines(store, tmp_path):
+    rows = {"subjects": [{"engine_request_id": "chatcmpl-1", "queue_ms": 100.0}, {"trace_id": "t1", "queue_ms": 100.0}, {"queue_ms": 100.0}]}
+    assert [f.request_id for f in judge(store, rows, parse(write(tmp_path))).findings] == ["chatcmpl-1", "t1", "3"]
+
+
+def test_scope_by_condition_and_silence_names_what_it_rests_on(store, tmp_path):
+    rows = {"requests": [{"request_id": "a", "queue_ms": 5.0}, {"request_id": "b", "queue_ms": 500.0}]}
+    evaluation = judge(store, rows, parse(write(tmp_path)), keys=None, where="request_id = 'a'")
+    assert answers(evaluation, "a") == [Quiet(because="queue_ms is 5")]
+    assert list(evaluation.subjects) == ["a"]
+
+
+def test_nothing_is_left_on_the_cursor(store, tmp_path):
+    keys, (start, end) = fill(store, {"subjects": [{"request_id": "r", "queue_ms": 100.0}]})
+    book = parse(write(tmp_path))
+    with store.cursor() as cursor:
+        scope = Scope(from_us=start, to_us=end, keys=keys, engine="e0", undated=True)
+        for _ in range(2):
+            assert len(evaluate(cursor, [book], scope).findings) == 1
+        left = cursor.execute("select table_name from information_schema.tables where table_catalog = 'temp'").fetchall()
+    assert left == []
+    assert "subjects" in PUBLIC

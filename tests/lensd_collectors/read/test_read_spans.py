@@ -1,0 +1,114 @@
+"""OTLP JSON of a real vLLM and plain span lists → span rows with their line."""
+
+import json
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lensd_collectors.read.spans import read_spans
+from lensd_collectors.rows import SpanRow
+
+OTLP = Path(__file__).parents[2] / "captures" / "vllm-0.32.0" / "otlp" / "0005.http.json"
+
+
+def rows(text: str) -> list[SpanRow]:
+    return [row for row in read_spans(text, name="t.json").rows if isinstance(row, SpanRow)]
+
+
+def test_real_otlp() -> None:
+    text = OTLP.read_text()
+    found = rows(text)
+    requests = [row for row in found if row.name == "llm_request"]
+    assert len(requests) == 11
+    for row in found:
+        line = text.split("\n")[int(str(row.src).rsplit(":", 1)[1]) - 1]
+        assert f'"{row.span_id}"' in line
+        assert '"spanId"' in line
+    first = requests[0]
+    assert (first.kind, first.scope, first.status) == ("server", "vllm.tracing.otel", None)
+    assert first.started_at is not None
+    assert first.ended_at is not None
+    assert first.duration_ms is not None
+    assert abs((first.ended_at - first.started_at) / 1000 - first.duration_ms) < 0.01
+    attributes = json.loads(first.attributes or "{}")
+    assert isinstance(attributes["gen_ai.usage.prompt_tokens"], int)
+    assert first.request_id == attributes["gen_ai.request.id"]
+
+
+def test_json_lines_of_otlp() -> None:
+    document = json.dumps(json.loads(OTLP.read_text())["body"])
+    found = read_spans(document + "\n" + document + "\nnot json\n", name="t.jsonl")
+    assert len(found.rows) == 22
+    assert found.unread_lines == 1
+
+
+def test_plain_lists_keep_what_they_say() -> None:
+    client = {
+        "trace_id": "a", "span_id": "1", "name": "chat", "service.name": "client-app", "duration_s": 60.0,
+        "status": "ERROR", "status_message": "httpx.ReadTimeout", "attributes": {"timeout_s": 60},
+    }  # fmt: skip
+    engine = {"trace_id": "a", "span_id": "2", "status": "OK", "attributes": {"gen_ai.request.id": "chatcmpl-1", "duration_s": 1.5}}
+    text = f"[\n{json.dumps(client)},\n{json.dumps(engine)}\n]"
+    sent, served = rows(text)
+    assert (sent.service, sent.duration_ms, sent.status, sent.status_message, sent.src) == (
+        "client-app",
+        60_000.0,
+        "error",
+        "httpx.ReadTimeout",
+        "t.json:2",
+    )
+    assert json.loads(sent.attributes or "{}") == {"duration_s": 60.0, "timeout_s": 60}
+    assert (served.request_id, served.duration_ms, served.status, served.src) == ("chatcmpl-1", 1500.0, "ok", "t.json:3")
+
+
+def test_base64_ids_become_hex() -> None:
+    span = {"traceId": "AAAAAAAAAAAAAAAAAAAAAQ==", "spanId": "AAAAAAAAAAE=", "kind": 2, "status": {"code": 2}}
+    [row] = rows(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))
+    assert (row.trace_id, row.span_id, row.kind, row.status) == ("0" * 31 + "1", "0" * 15 + "1", "server", "error")
+
+
+def test_content_attributes_are_dropped() -> None:
+    keys = ["gen_ai.input.messages", "gen_ai.prompt.0.content", "llm.prompts", "input.value", "traceloop.entity.input", "gen_ai.completion"]
+    attributes = [{"key": key, "value": {"stringValue": "my diagnosis"}} for key in keys]
+    span = {
+        "traceId": "0" * 32,
+        "spanId": "0" * 16,
+        "attributes": [*attributes, {"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "5"}}],
+    }
+    [row] = rows(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))
+    assert json.loads(row.attributes or "{}") == {"gen_ai.usage.prompt_tokens": 5}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "resourceSpans",
+                    "scopeSpans",
+                    "spans",
+                    "attributes",
+                    "key",
+                    "value",
+                    "traceId",
+                    "spanId",
+                    "trace_id",
+                    "span_id",
+                    "status",
+                    "body",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(JSON)
+def test_no_document_makes_it_raise(document: object) -> None:
+    read_spans(json.dumps(document), name="t.json")
