@@ -52,6 +52,7 @@ def conclude(evaluation: Evaluation, subject: Subject) -> Conclusion:
     well = _all_well(evaluation)
     spared = {r.runbook.label for r, answer in answers if r.runbook.scope == "request" and isinstance(answer, Quiet)}
     verdict = _verdict(findings, well, judged, spared) or inconclusive(answers, judged)
+    findings = [finding for finding in findings if finding.kind != "negative" or finding.label == verdict.label]
     said = {finding.label for finding in findings}
     return Conclusion(verdict, tuple(findings), _ruled_out(answers, said), _not_evaluated(answers, said))
 

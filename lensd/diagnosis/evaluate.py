@@ -275,5 +275,3 @@ def _seen(cursor: Cursor, book: Runbook) -> str:
 
 def _text(value: object) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)
-
-

@@ -25,7 +25,7 @@ class Life(NamedTuple):
 def life(request: RequestEvidence, now: int) -> Life | None:
     """State of a request at `now` (microseconds since the epoch); None: too early to say that it is one.
 
-    An engine's or client's span whose parent we know nothing of waits: the gateway's may still be on its way.
+    A client's span alone, and an engine's whose parent we know nothing of, wait: the gateway's may still be on its way.
     """
     entry = request.entry
     if entry is None and request.signals:
@@ -35,7 +35,8 @@ def life(request: RequestEvidence, now: int) -> Life | None:
         return None
     ended_at = max(s.end for s in seen)
     due = ended_at + SETTLE_AFTER_US
-    if entry is None and any(s.parent_span_id for s in seen) and now < due:
+    alone = entry is None and (not request.engine_spans or any(s.parent_span_id for s in seen))
+    if alone and now < due:
         return None
     outcome = _outcome(request)
     complete = request.engine_times() is not None or request.value(c.DECISION) in _NO_ENGINE_RECORD
@@ -61,4 +62,4 @@ def _outcome(request: RequestEvidence) -> str:
         return Outcome.CALLER_GONE if "timeout" in said or "timed out" in said else Outcome.FAILED
     if any(str(s.attributes.get("finish_reason", "")) == "abort" for s in request.engine_spans):
         return Outcome.CALLER_GONE
-    return Outcome.OK if request.engine_spans or request.entry is not None else Outcome.LOST
+    return Outcome.OK

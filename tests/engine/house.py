@@ -57,7 +57,7 @@ class House:
     def verdict(self, ident: str, wait_s: float = 14.0) -> dict:
         """The verdict document as `lensd diagnose --json` prints it."""
         done = self.lensd("diagnose", ident, "--json", "--wait", str(wait_s))
-        assert done.stderr == ""
+        assert done.stderr == "", done.stderr + self.output.getvalue()
         return msgspec.json.decode(done.stdout)
 
     @contextmanager

@@ -52,6 +52,7 @@ class Record(msgspec.Struct, eq=False, kw_only=True):
     upstream: str = ""
     upstream_span_id: str = ""
     attempts: int = 0
+    reused: bool = False  # the attempt went over a connection that an earlier request had used
 
     connecting: int = 0
     sent: int = 0

@@ -1,7 +1,7 @@
 """One attempt at an engine: the request goes out unchanged, the reply's bytes come back unchanged and are read in passing."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from lensd_collectors.gateway.sse import Scanner, read_reply
 MAX_HELD_BYTES: Final = 8 << 20  # of a reply that is not a stream; beyond it the bytes pass unread
 POOL_IDLE_S: Final = 4.0  # below the 5 s after which uvicorn, so vLLM, closes an idle connection
 
+MAX_ATTEMPTS: Final = 3  # of one request, as long as each met a connection that was going stale
+
 Clock = Callable[[], int]
 Header = tuple[str, str]
 
@@ -27,13 +29,16 @@ def open_session(clock: Clock) -> aiohttp.ClientSession:
     """The client side, without limits of its own: the gateway's ticker holds all of them."""
     traces = aiohttp.TraceConfig()
 
-    async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-        record = context.trace_request_ctx
-        if record is not None:
-            record.sent = clock()
+    def connected(reused: bool) -> Callable[[aiohttp.ClientSession, SimpleNamespace, Any], Awaitable[None]]:
+        async def note(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+            record = context.trace_request_ctx
+            if record is not None:
+                record.sent, record.reused = clock(), reused
 
-    traces.on_connection_create_end.append(connected)
-    traces.on_connection_reuseconn.append(connected)
+        return note
+
+    traces.on_connection_create_end.append(connected(False))
+    traces.on_connection_reuseconn.append(connected(True))
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_IDLE_S, force_close=False),
         timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
@@ -52,14 +57,8 @@ class Relay:
 
     async def run(self, session: aiohttp.ClientSession, target: Target, body: bytes, headers: list[Header]) -> None:
         record = self._record
-        record.attempts, record.connecting = 1, self._clock()
-        url = target.urls[record.route]
-        try:
-            response = await session.post(url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=record)
-        except aiohttp.ClientConnectorError as error:
-            raise Refused(Decision.NO_UPSTREAM, "the engine for this model does not take connections") from error
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-            raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before it answered") from error
+        record.connecting = self._clock()
+        response = await self._post(session, target.urls[record.route], body, headers)
         record.waits_since = self._clock()
         try:
             if response.status < 400 and response.content_type == "text/event-stream":
@@ -68,6 +67,19 @@ class Relay:
                 await self._whole(response)
         finally:
             response.close()  # a reply read to its end has given its connection back already; any other is broken off here
+
+    async def _post(self, session: aiohttp.ClientSession, url: str, body: bytes, headers: list[Header]) -> aiohttp.ClientResponse:
+        """The reply's head. An idle connection may be closed by the engine just as it is used again: then it is asked once more."""
+        record = self._record
+        while True:
+            record.attempts, record.reused = record.attempts + 1, False
+            try:
+                return await session.post(url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=record)
+            except aiohttp.ClientConnectorError as error:
+                raise Refused(Decision.NO_UPSTREAM, "the engine for this model does not take connections") from error
+            except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+                if not record.reused or record.attempts >= MAX_ATTEMPTS:
+                    raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before it answered") from error
 
     async def _stream(self, response: aiohttp.ClientResponse) -> None:
         record, send, clock = self._record, self._send, self._clock

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lensd.diagnosis.causes import LATE_US, conclude, explains, gather, merge, rank
 from lensd.diagnosis.evaluate import Evaluation, Judged, Result, Unknown
 from lensd.diagnosis.runbook import load
@@ -20,17 +21,31 @@ def finding(name, **changes):
     label = name.split("@")[0]
     return Finding(
         **{
-            "label": label, "runbook": name, "title": name, "kind": "cause", "stage": "queue", "severity": Severity.WARNING,
-            "confidence": Confidence.LIKELY, "cause": f"{name} it is", "fix": "fix it", **changes,
+            "label": label,
+            "runbook": name,
+            "title": name,
+            "kind": "cause",
+            "stage": "queue",
+            "severity": Severity.WARNING,
+            "confidence": Confidence.LIKELY,
+            "cause": f"{name} it is",
+            "fix": "fix it",
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def judged(**changes):
     plain = {
-        "request_id": "r", "engine": "e0", "model": "m", "outcome": "failed", "decision": "allowed", "started_at": instant(0),
-        "ended_at": instant(END_US), "where": "decode",
-    }  # fmt: skip
+        "request_id": "r",
+        "engine": "e0",
+        "model": "m",
+        "outcome": "failed",
+        "decision": "allowed",
+        "started_at": instant(0),
+        "ended_at": instant(END_US),
+        "where": "decode",
+    }
     return Judged(**{**plain, **changes})
 
 
@@ -124,7 +139,7 @@ def test_verdict_is_the_root_also_two_steps_up():
     ]
     conclusion = conclude(evaluation(*found), REQUEST)
     assert conclusion.verdict.label == "a"
-    assert [f.label for f in conclusion.findings][0] == "a"
+    assert conclusion.findings[0].label == "a"
 
 
 def test_a_requests_own_cause_goes_before_a_window_cause_beside_it():

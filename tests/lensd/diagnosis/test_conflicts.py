@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from lensd.diagnosis.cases import cases_path, evaluate_case, fill, load_cases
 from lensd.diagnosis.causes import conclude
 from lensd.diagnosis.evaluate import Fired
@@ -48,16 +49,37 @@ def test_a_look_alike_is_not_called_by_this_name_by_any_rule(book, case):
     assert conclude(evaluation, subject).verdict.label != book.label
 
 
-PLAIN = {"engine": "e0", "model": "tiny", "started_at": "2026-11-20 10:00:10", "outcome": "ok", "status": 200, "said_by": "engine", "decision": "allowed", "src": "span:1"}  # noqa: E501
+PLAIN = {
+    "engine": "e0",
+    "model": "tiny",
+    "started_at": "2026-11-20 10:00:10",
+    "outcome": "ok",
+    "status": 200,
+    "said_by": "engine",
+    "decision": "allowed",
+    "src": "span:1",
+}
 STAGES = {
-    "auth_routing_ms": 2, "queue_ms": 3, "prefill_ms": 40, "decode_ms": 700, "streaming_ms": 702,
-    **{f"{stage}_state": "ok" for stage in ("auth_routing", "queue", "prefill", "decode", "streaming")}, "queue_source": "llm_request",
-}  # fmt: skip
+    "auth_routing_ms": 2,
+    "queue_ms": 3,
+    "prefill_ms": 40,
+    "decode_ms": 700,
+    "streaming_ms": 702,
+    **{f"{stage}_state": "ok" for stage in ("auth_routing", "queue", "prefill", "decode", "streaming")},
+    "queue_source": "llm_request",
+}
 HEALTHY = {
     "a stream": {"streaming": True, "done_seen": True, "chunks": 64, "total_ms": 760, "finish_reason": "stop", **STAGES},
     "one piece": {"streaming": False, "total_ms": 700, "finish_reason": "stop", **STAGES},
     "cut by max_tokens as asked": {"streaming": False, "total_ms": 700, "finish_reason": "length", "max_tokens": 16, **STAGES},
-    "a long answer with its caller's limit far off": {"streaming": True, "done_seen": True, "chunks": 900, "total_ms": 60_000, "client_timeout_ms": 600_000, **STAGES},  # noqa: E501
+    "a long answer with its caller's limit far off": {
+        "streaming": True,
+        "done_seen": True,
+        "chunks": 900,
+        "total_ms": 60_000,
+        "client_timeout_ms": 600_000,
+        **STAGES,
+    },
     "exactly as long as its caller's limit": {"streaming": False, "total_ms": 10_000, "client_timeout_ms": 10_000, **STAGES},
     "preempted once, in time all the same": {"streaming": False, "total_ms": 1_900, "preemptions": 1, **STAGES},
     "a short wait in the queue": {"streaming": False, "total_ms": 1_500, **STAGES, "queue_ms": 700},
@@ -67,9 +89,20 @@ HEALTHY = {
 }
 BUSY = {
     "engine_samples": [
-        {"seen_at": f"2026-11-20 10:00:{second:02d}", "engine": "e0", "model": "tiny", "running": 60 + second % 5, "waiting": second % 3, "kv_usage": 0.97,
-         "preemptions_total": 2, "generation_tokens_total": 1000 + 50 * second, "prompt_tokens_total": 9000 + 10 * second, "up": second != 31,
-         "src": f"s:{second}"} for second in range(60)
+        {
+            "seen_at": f"2026-11-20 10:00:{second:02d}",
+            "engine": "e0",
+            "model": "tiny",
+            "running": 60 + second % 5,
+            "waiting": second % 3,
+            "kv_usage": 0.97,
+            "preemptions_total": 2,
+            "generation_tokens_total": 1000 + 50 * second,
+            "prompt_tokens_total": 9000 + 10 * second,
+            "up": second != 31,
+            "src": f"s:{second}",
+        }
+        for second in range(60)
     ],
     "events": [
         {"seen_at": "2026-11-20 09:50:00", "engine": "e0", "name": "engine.started", "src": "log:1"},
@@ -77,10 +110,11 @@ BUSY = {
         {"seen_at": "2026-11-20 10:00:02", "engine": "e0", "name": "request.aborted", "request_id": "other", "src": "log:3"},
     ],
     "config_facts": [
-        {"subject": "e0", "name": "max_model_len", "value": "4096"}, {"subject": "e0", "name": "max_position_embeddings", "value": "131072"},
+        {"subject": "e0", "name": "max_model_len", "value": "4096"},
+        {"subject": "e0", "name": "max_position_embeddings", "value": "131072"},
         {"subject": "e0", "name": "max_num_seqs", "value": "64"},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("row", HEALTHY.values(), ids=HEALTHY.keys())
@@ -99,7 +133,16 @@ def test_healthy_requests_judged_at_once_are_quiet_too():
 
 
 def test_a_user_who_pressed_stop_is_neither_an_incident_nor_called_healthy():
-    row = {"request_id": "r", **PLAIN, "outcome": "caller_gone", "status": 499, "streaming": True, "chunks": 30, "bytes_sent": 900, "total_ms": 7_310}
+    row = {
+        "request_id": "r",
+        **PLAIN,
+        "outcome": "caller_gone",
+        "status": 499,
+        "streaming": True,
+        "chunks": 30,
+        "bytes_sent": 900,
+        "total_ms": 7_310,
+    }
     evaluation = together({"subjects": [row], **BUSY})
     assert evaluation.findings == ()
     assert conclude(evaluation, Subject(kind="request", request_id="r")).verdict.label == "inconclusive"
@@ -107,8 +150,17 @@ def test_a_user_who_pressed_stop_is_neither_an_incident_nor_called_healthy():
 
 def test_queue_and_callers_limit_on_one_request_the_queue_is_the_root():
     """The caller's limit is known and was hit; what used it up was the line."""
-    row = {"request_id": "r", **PLAIN, "outcome": "caller_gone", "status": 499, "client_timeout_ms": 10_000, "total_ms": 10_020, "queue_ms": 9_900,
-           "queue_source": "scrape", "bytes_sent": 0}  # fmt: skip
+    row = {
+        "request_id": "r",
+        **PLAIN,
+        "outcome": "caller_gone",
+        "status": 499,
+        "client_timeout_ms": 10_000,
+        "total_ms": 10_020,
+        "queue_ms": 9_900,
+        "queue_source": "scrape",
+        "bytes_sent": 0,
+    }
     conclusion = conclude(together({"subjects": [row], **BUSY}), Subject(kind="request", request_id="r"))
     assert conclusion.verdict.label == "queue-saturation"
 

@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from runbook_files import FRONT, SQL, write
+
 from lensd.diagnosis.cases import fill
 from lensd.diagnosis.evaluate import Fired, Quiet, Unknown, evaluate
 from lensd.diagnosis.runbook import parse
@@ -10,12 +12,13 @@ from lensd.diagnosis.scope import PUBLIC, Scope, instant, microseconds
 from lensd.errors import ConfigError
 from lensd.records import Confidence
 from lensd.store.memory import MemoryStore
-from runbook_files import FRONT, SQL, write
 
 AT = "2026-11-16 09:00:00"
-WINDOW = FRONT.replace("scope: request", "scope: window").replace("subjects.queue_ms", "engine_samples.waiting").replace(
-    "waited {queue_ms:.0f} ms", "{n:.0f} samples"
-)  # fmt: skip
+WINDOW = (
+    FRONT.replace("scope: request", "scope: window")
+    .replace("subjects.queue_ms", "engine_samples.waiting")
+    .replace("waited {queue_ms:.0f} ms", "{n:.0f} samples")
+)
 WINDOW_SQL = "select engine, count(*) as n from engine_samples where seen_at between $from and $to and waiting > $least_ms group by all"
 
 
@@ -73,9 +76,12 @@ def test_needs_any_takes_one_whole_group(store, tmp_path):
     groups = "[[engine_samples.waiting, engine_samples.running], [subjects.timeout_ms]]"
     book = parse(write(tmp_path, front=FRONT + f"needs_any: {groups}\n"))
     rows = {
-        "subjects": [{"request_id": "a", "queue_ms": 100.0, "timeout_ms": 1.0, "started_at": AT}, {"request_id": "b", "queue_ms": 100.0, "started_at": AT}],
+        "subjects": [
+            {"request_id": "a", "queue_ms": 100.0, "timeout_ms": 1.0, "started_at": AT},
+            {"request_id": "b", "queue_ms": 100.0, "started_at": AT},
+        ],
         "engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 1}],
-    }  # fmt: skip
+    }
     with_timeout, without = answers(judge(store, rows, book), "a", "b")
     assert isinstance(with_timeout, Fired)
     assert without == Unknown(missing=("engine_samples.running", "subjects.timeout_ms"))
@@ -102,7 +108,12 @@ def test_window_rule_fires_is_quiet_or_unknown_as_a_whole(store, tmp_path):
 
 def test_live_window_is_the_runbooks_own(store, tmp_path):
     book = parse(write(tmp_path, front=WINDOW + "window: 1m\n", sql=WINDOW_SQL))
-    rows = {"engine_samples": [{"seen_at": "2026-11-16 08:58:30", "engine": "e0", "waiting": 50}, {"seen_at": AT, "engine": "e0", "waiting": 60}]}
+    rows = {
+        "engine_samples": [
+            {"seen_at": "2026-11-16 08:58:30", "engine": "e0", "waiting": 50},
+            {"seen_at": AT, "engine": "e0", "waiting": 60},
+        ]
+    }
     to_us = microseconds(instant(0).fromisoformat(AT)) + 1
     evaluation = judge(store, rows, book, from_us=None, to_us=to_us)
     assert [line.text for line in evaluation.findings[0].evidence] == ["1 samples"]
@@ -121,7 +132,7 @@ def test_scope_by_model_holds_where_no_engine_is_known(store, tmp_path):
 
 
 def test_rows_without_an_instant_count_in_their_order_where_asked_for(store, tmp_path):
-    sql = "select engine, arg_max(waiting, seen_at) as n from engine_samples where seen_at between $from and $to and waiting > $least_ms group by all"
+    sql = WINDOW_SQL.replace("count(*)", "arg_max(waiting, seen_at)")
     book = parse(write(tmp_path, front=WINDOW, sql=sql))
     rows = {"engine_samples": [{"seq": 2, "engine": "e0", "waiting": 70}, {"seq": 1, "engine": "e0", "waiting": 60}]}
     assert judge(store, rows, book, undated=False).findings == ()
@@ -133,11 +144,18 @@ def test_rows_without_an_instant_count_in_their_order_where_asked_for(store, tmp
 
 
 def test_a_query_that_fails_makes_its_runbook_unknown_and_the_others_are_judged(store, tmp_path):
+    endless = "select count(*) from range(1000000000) a, range(1000) b where hash(a.range) = b.range"
     bad = parse(write(tmp_path, "bad", sql="select request_id, nope from subjects where $least_ms > 0"))
     odd = parse(write(tmp_path, "odd", sql="select request_id, queue_ms, 'sure' as confidence, $least_ms as x from subjects"))
     evil = parse(write(tmp_path, "evil", sql="select 'r' as request_id, $least_ms as x from 'f.csv'"))
     need = parse(write(tmp_path, "need", front=FRONT.replace("subjects.queue_ms", "subjects.nope")))
-    slow = parse(write(tmp_path, "slow", sql="select request_id, $least_ms as x, (select count(*) from range(1000000000) a, range(1000) b where hash(a.range) = b.range) as queue_ms from subjects"))  # noqa: E501
+    slow = parse(
+        write(
+            tmp_path,
+            "slow",
+            sql=f"select request_id, $least_ms as x, ({endless}) as queue_ms from subjects",
+        )
+    )
     good = parse(write(tmp_path, "good"))
     rows = {"subjects": [{"request_id": "r", "queue_ms": 100.0}]}
     evaluation = judge(store, rows, bad, odd, evil, need, slow, good, timeout_s=0.3)
@@ -192,7 +210,9 @@ def test_durations_are_bound_as_intervals(store, tmp_path):
 
 
 def test_a_request_without_an_id_goes_by_the_engines(store, tmp_path):
-    rows = {"subjects": [{"engine_request_id": "chatcmpl-1", "queue_ms": 100.0}, {"trace_id": "t1", "queue_ms": 100.0}, {"queue_ms": 100.0}]}
+    rows = {
+        "subjects": [{"engine_request_id": "chatcmpl-1", "queue_ms": 100.0}, {"trace_id": "t1", "queue_ms": 100.0}, {"queue_ms": 100.0}]
+    }
     assert [f.request_id for f in judge(store, rows, parse(write(tmp_path))).findings] == ["chatcmpl-1", "t1", "3"]
 
 

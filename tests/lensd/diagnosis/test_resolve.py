@@ -1,6 +1,7 @@
 """What a cite becomes when nothing but the store is left."""
 
 import pytest
+
 from lensd.diagnosis.cases import fill
 from lensd.diagnosis.resolve import LiveCites, resolve
 from lensd.records import Confidence, Evidence, Finding, Severity
@@ -12,7 +13,9 @@ ROWS = {
     "requests": [{"request_id": "r", "queue_ms": 59970.25, "status": 401, "done_seen": False, "src": "span:1", "started_at": AT}],
     "spans": [{"trace_id": "t", "name": "llm_request", "duration_ms": 1.5, "src": "span:1", "started_at": AT}],
     "engine_samples": [{"seen_at": AT, "engine": "e0", "model": "m", "waiting": 203, "kv_usage": 0.987, "up": True, "src": SCRAPE}],
-    "points": [{"seen_at": AT, "name": "vllm:num_requests_waiting", "labels": '{"model_name": "m", "engine": "0"}', "value": 203.0, "src": SCRAPE}],
+    "points": [
+        {"seen_at": AT, "name": "vllm:num_requests_waiting", "labels": '{"model_name": "m", "engine": "0"}', "value": 203.0, "src": SCRAPE}
+    ],
     "events": [
         {"seen_at": AT, "engine": "e0", "name": "engine.dead", "line": "EngineCore encountered a fatal error.", "src": "log:h/vllm.log@1"},
         {"seen_at": AT, "engine": "e0", "name": "lensd.engine.process", "fields": '{"process.exit.code": -9}', "src": "log:h/agent@1"},
@@ -68,9 +71,17 @@ def test_outside_its_extent_nothing_is_found(cursor):
 
 def test_resolve_keeps_text_and_place_of_what_is_not_found(cursor):
     finding = Finding(
-        label="x", runbook="x", title="x", kind="cause", stage="queue", severity=Severity.INFO, confidence=Confidence.LIKELY, cause="x", fix="x",
+        label="x",
+        runbook="x",
+        title="x",
+        kind="cause",
+        stage="queue",
+        severity=Severity.INFO,
+        confidence=Confidence.LIKELY,
+        cause="x",
+        fix="x",
         evidence=(Evidence(text="a", source="span:1#queue_ms"), Evidence(text="b", source="gone:1#status"), Evidence(text="c")),
-    )  # fmt: skip
+    )
     (resolved,) = resolve([finding], LiveCites(cursor))
     assert resolved.evidence == (
         Evidence(text="a", quote="queue_ms=59970.25", source="span:1"),

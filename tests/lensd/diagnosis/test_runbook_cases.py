@@ -4,9 +4,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from runbook_files import CASES, write
+
 from lensd.diagnosis.cases import cases_path, load_cases, run_case, run_folders
 from lensd.diagnosis.runbook import files, load, parse
-from runbook_files import CASES, write
 
 BOOKS = {name: parse(path) for name, path in files().items()}
 ALL = [(book, case) for book in BOOKS.values() for case in load_cases(cases_path(Path(book.path)))]
@@ -26,9 +27,13 @@ def test_run_folders_runs_users_cases_too(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [({"confidence": "certain"}, "expected confidence certain, got likely"), ({"stage": "decode"}, "expected stage decode, got queue"),
-     ({"evidence": ("waited 1 ms",)}, "expected evidence ('waited 1 ms',), got ('waited 100 ms',)"), ({"expect": "unknown"}, "expected unknown, got fires")],
-)  # fmt: skip
+    [
+        ({"confidence": "certain"}, "expected confidence certain, got likely"),
+        ({"stage": "decode"}, "expected stage decode, got queue"),
+        ({"evidence": ("waited 1 ms",)}, "expected evidence ('waited 1 ms',), got ('waited 100 ms',)"),
+        ({"expect": "unknown"}, "expected unknown, got fires"),
+    ],
+)
 def test_a_case_that_does_not_hold_says_why(tmp_path, change, why):
     path = write(tmp_path)
     case = load_cases(cases_path(path))[0]
@@ -44,9 +49,16 @@ def test_missing_names_are_compared(tmp_path):
 def test_every_runbook_is_stable_and_labels_are_in_place():
     books = load()
     assert set(books) == {
-        "queue-saturation", "client-read-timeout-too-short", "auth-wrong-key", "auth-key-scope-denied", "route-wrong-model-name",
-        "context-length-server-limit-low", "engine-crash", "engine-crash@window", "no-incident",
-    }  # fmt: skip
+        "queue-saturation",
+        "client-read-timeout-too-short",
+        "auth-wrong-key",
+        "auth-key-scope-denied",
+        "route-wrong-model-name",
+        "context-length-server-limit-low",
+        "engine-crash",
+        "engine-crash@window",
+        "no-incident",
+    }
     assert all(book.status == "stable" for book in books.values())
     assert books["engine-crash@window"].label == "engine-crash"
     assert books["engine-crash"].precedence == books["engine-crash@window"].precedence == 0

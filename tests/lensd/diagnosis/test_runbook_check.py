@@ -4,11 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from runbook_files import CASES, FRONT, HEADINGS, SQL, write
+
 from lensd.diagnosis.check import check, check_folders
 from lensd.diagnosis.runbook import built_in_folder, load, override, parse, value
 from lensd.errors import ConfigError, RunbookError
 from lensd.store.memory import MemoryStore
-from runbook_files import CASES, FRONT, HEADINGS, SQL, write
 
 
 @pytest.fixture
@@ -36,7 +37,11 @@ BROKEN = {
     "not yaml": ({"front": front("fix: do something", "fix: a: b")}, 14, "not YAML"),
     "bad sql": ({"sql": "selec request_id"}, 25, "not one SELECT"),
     "unknown column": ({"sql": sql("queue_ms >", "queu_ms >")}, 25, "queu_ms"),
-    "unknown column in a later line": ({"sql": "select request_id, queue_ms, src as queue_cite\nfrom subjects\nwhere queu_ms > $least_ms"}, 27, "queu_ms"),
+    "unknown column in a later line": (
+        {"sql": "select request_id, queue_ms, src as queue_cite\nfrom subjects\nwhere queu_ms > $least_ms"},
+        27,
+        "queu_ms",
+    ),
     "refused sql": ({"sql": "select 1 as request_id, 2 as queue_ms from 'f.csv' where $least_ms"}, 25, "f.csv is not a public table"),
     "two statements": ({"sql": SQL + "; select 1"}, 25, "2 statements"),
     "no request_id": ({"sql": sql("select request_id", "select request_key")}, 25, "returns no request_id"),
@@ -62,7 +67,7 @@ BROKEN = {
     "case with an unknown column": ({"cases": CASES.replace("queue_ms: 100", "queu_ms: 100")}, 1, "subjects has no column queu_ms"),
     "case with an unknown table": ({"cases": CASES.replace("- case: b\n", "- case: b\n  nowhere: []\n")}, 4, "nowhere"),
     "cases that are not yaml": ({"cases": "- case: [\n"}, 2, "not YAML"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("broken", "line", "message"), BROKEN.values(), ids=BROKEN.keys())
@@ -146,9 +151,17 @@ def test_malformed_runbook_does_not_load(tmp_path):
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [("60s", timedelta(minutes=1)), ("1.5h", timedelta(minutes=90)), ("2d", timedelta(days=2)), ("5%", 0.05), ("abc", "abc"), (3, 3), (True, True),
-     ({"a": "1m", "b": {"c": "2%"}}, {"a": timedelta(minutes=1), "b": {"c": 0.02}})],
-)  # fmt: skip
+    [
+        ("60s", timedelta(minutes=1)),
+        ("1.5h", timedelta(minutes=90)),
+        ("2d", timedelta(days=2)),
+        ("5%", 0.05),
+        ("abc", "abc"),
+        (3, 3),
+        (True, True),
+        ({"a": "1m", "b": {"c": "2%"}}, {"a": timedelta(minutes=1), "b": {"c": 0.02}}),
+    ],
+)
 def test_value(written, expected):
     assert value(written) == expected
 

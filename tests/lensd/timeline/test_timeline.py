@@ -149,6 +149,12 @@ def test_a_span_whose_parent_is_still_to_come_waits(story):
     assert len(story.told(now_ms=10_300)) == 1
 
 
+def test_a_clients_span_waits_for_the_gateways_and_is_a_request_where_none_comes(story):
+    story.client(0, 200)
+    assert story.told(now_ms=300) == []
+    assert story.one(now_ms=10_300).row.outcome == "ok"
+
+
 def test_negative_durations_are_stages_not_reached(story):
     story.engine(0, 200, queue=50, prefill=-1.7e9, decode=-1.7e9, parent=None, finish_reason="abort")
     seen = stages(story.one())

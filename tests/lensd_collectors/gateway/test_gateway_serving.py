@@ -359,3 +359,39 @@ def test_what_is_open_at_the_stop_is_ended_and_recorded():
     rest, record = run(main())
     assert b'"code":"gateway_stopping"' in rest
     assert (record["lensd.outcome"], record["error.type"], record["lensd.decision"]) == ("cut", "gateway_stopping", "allowed")
+
+
+def test_a_connection_that_goes_stale_under_a_request_is_asked_again_on_a_fresh_one():
+    async def script(call):
+        if len(engine_calls) == 1:  # the second request, over the connection of the first: closed without a byte
+            engine_calls.append(call)
+            call.cut()
+            return
+        engine_calls.append(call)
+        await call.reply(200, b'{"id": "chatcmpl-1", "choices": []}')
+
+    engine_calls = []
+
+    async def main():
+        async with stage(script) as s:
+            assert (await s.ask()).status == 200
+            assert (await s.ask()).status == 200
+            return await s.records()
+
+    first, second = run(main())
+    assert (first["lensd.attempts"], second["lensd.attempts"]) == (1, 2)
+    assert len(engine_calls) == 3
+
+
+def test_a_fresh_connection_that_is_closed_without_a_byte_is_an_error_of_the_engine():
+    async def script(call):
+        call.cut()
+
+    async def main():
+        async with stage(script, upstream={"models": [MODEL]}) as s:
+            answer = await s.ask()
+            return answer, await s.record(), len(s.engine.calls)
+
+    answer, record, calls = run(main())
+    assert (answer.status, record["lensd.decision"]) == (502, "engine_error")
+    assert calls <= 2  # the one that learns the models leaves its connection behind
