@@ -49,7 +49,11 @@ class Daemon:
         self.token = ensure_token(config.token_file)
         self.journal = Journal(config.store_folder / "journal", max_bytes=config.serve.journal_max_bytes, after=self.store.reached())
         self.outbox = Outbox(
-            lambda rows: self.store.append(batch_of({"deliveries": rows})), destinations, _now, chance=random.random, post=post,
+            lambda rows: self.store.append(batch_of({"deliveries": rows})),
+            destinations,
+            _now,
+            chance=random.random,
+            post=post,
             retry=Retry(
                 first_s=config.alerts.first_retry_s, longest_s=config.alerts.longest_retry_s, deadline_s=config.alerts.give_up_after_s
             ),
@@ -83,11 +87,18 @@ class Daemon:
     def health(self) -> dict[str, Any]:
         counts = self.writer.counts
         return {
-            "version": importlib.metadata.version("lensd"), "pid": os.getpid(), "started_at": _instant(self.started_at),
-            "store": str(self.config.store_folder), "lag_s": self.writer.lag_s, "journal_bytes": self.journal.bytes,
+            "version": importlib.metadata.version("lensd"),
+            "pid": os.getpid(),
+            "started_at": _instant(self.started_at),
+            "store": str(self.config.store_folder),
+            "lag_s": self.writer.lag_s,
+            "journal_bytes": self.journal.bytes,
             "seq": counts.records + counts.batches,
             "counts": {
-                "records": counts.records, "rows": counts.rows, "bad_records": counts.bad_records, "failed_appends": counts.failed_appends,
+                "records": counts.records,
+                "rows": counts.rows,
+                "bad_records": counts.bad_records,
+                "failed_appends": counts.failed_appends,
                 "alerts_owed": self.outbox.pending(),
             },
         }
@@ -111,7 +122,9 @@ def serve(config: Config) -> None:
     doors = [_listen(config.serve.otlp), _listen(config.serve.api)]
     daemon = Daemon(config)
     daemon.start()
-    log.info("lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], config.serve.otlp, config.serve.api, config.store_folder)
+    log.info(
+        "lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], config.serve.otlp, config.serve.api, config.store_folder
+    )
     try:
         asyncio.run(_serve(daemon, doors))
     finally:
@@ -121,8 +134,13 @@ def serve(config: Config) -> None:
 async def _serve(daemon: Daemon, doors: list[socket.socket]) -> None:
     config = daemon.config
     backend = Backend(
-        store=daemon.store, runbooks=daemon.runbooks, params=config.runbooks.params, limits=config.timeline, incidents=daemon.judge,
-        health=daemon.health, token=daemon.token,
+        store=daemon.store,
+        runbooks=daemon.runbooks,
+        params=config.runbooks.params,
+        limits=config.timeline,
+        incidents=daemon.judge,
+        health=daemon.health,
+        token=daemon.token,
     )
     door = OtlpDoor(daemon.journal, daemon.token, config.serve.limits)
     servers = [_server(app) for app in (door, build_app(backend))]

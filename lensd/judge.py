@@ -176,7 +176,9 @@ def _name(row: RequestRow) -> str:
 
 def _finding_row(finding: Finding, now: int) -> FindingRow:
     return FindingRow(
-        seen_at=Instant(now), evidence=msgspec.json.encode(finding.evidence).decode(), src=f"runbook:{finding.runbook}",
+        seen_at=Instant(now),
+        evidence=msgspec.json.encode(finding.evidence).decode(),
+        src=f"runbook:{finding.runbook}",
         since_at=Instant(finding.since_at) if finding.since_at is not None else None,
         **{
             name: getattr(finding, name)

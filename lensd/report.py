@@ -32,7 +32,11 @@ def as_text(diagnosis: Diagnosis, *, colour: bool = False) -> str:
     if found:
         lines += ["", paint("bold", "evidence"), *_findings(found, paint)]
     if diagnosis.files:
-        lines += ["", paint("bold", "files"), *(f"  {f.path}  {f.kind}, {f.records} records{_unread(f.unread_lines)}" for f in diagnosis.files)]
+        lines += [
+            "",
+            paint("bold", "files"),
+            *(f"  {f.path}  {f.kind}, {f.records} records{_unread(f.unread_lines)}" for f in diagnosis.files),
+        ]
     if diagnosis.ruled_out:
         lines += ["", paint("bold", "ruled out"), *(f"  {r.label}: {r.because}" for r in diagnosis.ruled_out)]
     if diagnosis.not_evaluated:
@@ -51,7 +55,9 @@ def as_markdown(diagnosis: Diagnosis) -> str:
         lines += ["", "| stage | state | start | time | share | source |", "|---|---|---|---|---|---|"]
         lines += [_markdown_row(s, diagnosis.total_ms or 0.0) for s in diagnosis.timeline]
         if diagnosis.unattributed_ms:
-            lines.append(f"| unattributed |  |  | {duration(diagnosis.unattributed_ms)} | {_share(diagnosis.unattributed_ms, diagnosis)} |  |")
+            lines.append(
+                f"| unattributed |  |  | {duration(diagnosis.unattributed_ms)} | {_share(diagnosis.unattributed_ms, diagnosis)} |  |"
+            )
     for finding in _shown(diagnosis):
         under = f" (explained by {finding.explained_by})" if finding.explained_by else ""
         lines += ["", f"### {finding.label}{under}", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
@@ -122,7 +128,9 @@ def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[s
         line = f"  {name:<13}{_bar(stage, total)}  {duration(stage.duration_ms):>8} {_share(stage.exclusive_ms, diagnosis):>5}  {note}"
         lines.append(paint("critical", line.rstrip()) if stage.state == StageState.FAILED else line.rstrip())
     if diagnosis.unattributed_ms:
-        lines.append(f"  {'unattributed':<13}{'':<{BAR}}  {duration(diagnosis.unattributed_ms):>8} {_share(diagnosis.unattributed_ms, diagnosis):>5}")
+        lines.append(
+            f"  {'unattributed':<13}{'':<{BAR}}  {duration(diagnosis.unattributed_ms):>8} {_share(diagnosis.unattributed_ms, diagnosis):>5}"
+        )
     if diagnosis.clock_skew_ms:
         lines.append(f"  clocks of client and server differ by {duration(abs(diagnosis.clock_skew_ms))}; stages are shown corrected")
     return lines

@@ -32,8 +32,14 @@ class Supervisor:
     def start(self, part: Part, timeout_s: float = 60.0) -> None:
         """Start a part and wait until it is up. Raises RuntimeError with its last words where it ends before."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "lensd", *part.arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", env=self._environ, start_new_session=True,
+            [sys.executable, "-m", "lensd", *part.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=self._environ,
+            start_new_session=True,
         )
         self._running.append((part, process))
         last: list[str] = []

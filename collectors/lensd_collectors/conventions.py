@@ -105,7 +105,9 @@ def _attribute(name: str, kind: str, unit: str, meaning: str) -> Attribute:
 
 
 # Resource
-SERVICE_NAME = _attribute("service.name", "string", "", "which of our processes sends: lensd-gateway, lensd-agent, lensd-vllm, lensd-client")
+SERVICE_NAME = _attribute(
+    "service.name", "string", "", "which of our processes sends: lensd-gateway, lensd-agent, lensd-vllm, lensd-client"
+)
 SERVICE_INSTANCE_ID = _attribute("service.instance.id", "string", "", "new at each start of the sender; a change means it restarted")
 HOST_NAME = _attribute("host.name", "string", "", "host the sender runs on")
 
@@ -138,18 +140,24 @@ ERROR_MESSAGE = _attribute("lensd.error.message", "string", "", "error text of t
 IS_STREAMING = _attribute("lensd.request.streaming", "bool", "", "the caller asked for SSE")
 TIMEOUT_KIND = _attribute("lensd.timeout.kind", "string", "", "which limit fired, see TimeoutKind")
 TIMEOUT_MS = _attribute("lensd.timeout.ms", "double", "ms", "the limit that fired")
-CLIENT_TIMEOUT_MS = _attribute("lensd.client.timeout_ms", "double", "ms", "limit the caller announced (client instrumentation, x-stainless-read-timeout)")
+CLIENT_TIMEOUT_MS = _attribute(
+    "lensd.client.timeout_ms", "double", "ms", "limit the caller announced (client instrumentation, x-stainless-read-timeout)"
+)
 ATTEMPTS = _attribute("lensd.attempts", "int", "", "upstream attempts")
 CHUNKS = _attribute("lensd.stream.chunks", "int", "", "SSE data events passed to the caller, without [DONE]")
 BYTES_SENT = _attribute("lensd.bytes_sent", "int", "byte", "body bytes passed to the caller")
 DONE_SEEN = _attribute("lensd.stream.done_seen", "bool", "", "the closing [DONE] was passed on")
 MAX_GAP_MS = _attribute("lensd.stream.max_gap_ms", "double", "ms", "longest silence between two chunks")
 FIRST_BYTE_MS = _attribute("lensd.upstream.first_byte_ms", "double", "ms", "from the start of the upstream span to its first body byte")
-FIRST_CONTENT_MS = _attribute("lensd.upstream.first_content_ms", "double", "ms", "from the start of the upstream span to the first SSE event with generated text")
+FIRST_CONTENT_MS = _attribute(
+    "lensd.upstream.first_content_ms", "double", "ms", "from the start of the upstream span to the first SSE event with generated text"
+)
 LAST_BYTE_MS = _attribute("lensd.upstream.last_byte_ms", "double", "ms", "from the start of the upstream span to its last body byte so far")
 
 # Events of requests still open
-PROGRESS_STAGE = _attribute("lensd.progress.stage", "string", "", "where the sender sees the request: auth_routing, upstream (handed over, no byte yet), streaming")
+PROGRESS_STAGE = _attribute(
+    "lensd.progress.stage", "string", "", "where the sender sees the request: auth_routing, upstream (handed over, no byte yet), streaming"
+)
 PROGRESS_AGE_MS = _attribute("lensd.progress.age_ms", "double", "ms", "time since the sender had the request line")
 PROGRESS_STAGE_AGE_MS = _attribute("lensd.progress.stage_age_ms", "double", "ms", "time since the request entered that stage")
 PROGRESS_SILENT_MS = _attribute("lensd.progress.silent_ms", "double", "ms", "time since the last byte from upstream")
@@ -172,7 +180,9 @@ PROCESS_EXIT = _attribute("process.exit.code", "int", "", "exit status; negative
 FACT_SUBJECT = _attribute("lensd.config.subject", "string", "", "engine, gateway or host a fact is about")
 FACT_NAME = _attribute("lensd.config.name", "string", "", "setting: max_model_len, max_position_embeddings, max_num_seqs ...")
 FACT_VALUE = _attribute("lensd.config.value", "string", "", "its value as text")
-ACT = _attribute("lensd.gateway.act", "string", "", "what the gateway did to itself: keys_reloaded, keys_rejected, upstream_out, upstream_in ...")
+ACT = _attribute(
+    "lensd.gateway.act", "string", "", "what the gateway did to itself: keys_reloaded, keys_rejected, upstream_out, upstream_in ..."
+)
 SCRAPE_TARGET = _attribute("lensd.scrape.target", "string", "", "URL that was scraped, without credentials")
 
 # Client span

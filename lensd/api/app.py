@@ -32,9 +32,16 @@ def build_app(backend: Backend) -> ASGIApp:
     """The ASGI app; every path but /healthz wants the bearer token, where there is one."""
     api = _Api(backend)
     paths: dict[str, Callable[[Request], Any]] = {
-        "requests": api.requests, "requests/{id}": api.request, "requests/{id}/diagnosis": api.diagnosis, "incidents": api.incidents,
-        "incidents/{id}": api.incident, "status": api.status, "runbooks": api.runbooks, "series": api.series,
-        "deliveries": api.deliveries, "changes": api.changes,
+        "requests": api.requests,
+        "requests/{id}": api.request,
+        "requests/{id}/diagnosis": api.diagnosis,
+        "incidents": api.incidents,
+        "incidents/{id}": api.incident,
+        "status": api.status,
+        "runbooks": api.runbooks,
+        "series": api.series,
+        "deliveries": api.deliveries,
+        "changes": api.changes,
     }
     routes = [Route(f"{PREFIX}/{path}", endpoint) for path, endpoint in paths.items()]
     routes += [Route(f"{PREFIX}/incidents/{{id}}/{act}", api.act, methods=["POST"]) for act in ("ack", "close")]
@@ -66,8 +73,14 @@ class _Api:
     def requests(self, request: Request) -> Response:
         query = request.query_params
         wanted = queries.RequestFilter(
-            key=query.get("key"), model=query.get("model"), engine=query.get("engine"), status=_int(query.get("status"), "status"),
-            outcome=query.get("outcome"), label=query.get("label"), since=_instant(query.get("since")), until=_instant(query.get("until")),
+            key=query.get("key"),
+            model=query.get("model"),
+            engine=query.get("engine"),
+            status=_int(query.get("status"), "status"),
+            outcome=query.get("outcome"),
+            label=query.get("label"),
+            since=_instant(query.get("since")),
+            until=_instant(query.get("until")),
         )
         with self._backend.store.cursor() as cursor:
             if ident := query.get("id"):
@@ -156,7 +169,9 @@ class _Api:
 
 def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return _error(error.status_code, "not-found" if error.status_code == 404 else "refused", f"{error.detail}: {request.url.path}".lower())
+        return _error(
+            error.status_code, "not-found" if error.status_code == 404 else "refused", f"{error.detail}: {request.url.path}".lower()
+        )
     if isinstance(error, LensdError):
         status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
         return _error(status, error.code, str(error))
@@ -195,5 +210,3 @@ def _instant(text: str | None) -> int | None:
     except ValueError:
         raise UsageError(f"{text!r} is no instant: write 2026-01-31T09:00:00Z") from None
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-
-

@@ -112,5 +112,3 @@ def _item(row: dict[str, Any]) -> RequestItem:
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-

@@ -13,14 +13,18 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    ident: Annotated[str | None, typer.Argument(metavar="[ID]", help="X-Request-Id, the engine's id (chatcmpl-...), trace id, or a unique prefix.")] = None,
+    ident: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="X-Request-Id, the engine's id (chatcmpl-...), trace id, or a unique prefix.")
+    ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest request that the filters below let through.")] = False,
     key: Annotated[str | None, typer.Option("--key", help="Of this key id.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Of this model.")] = None,
     status: Annotated[int | None, typer.Option("--status", help="Answered with this HTTP status.")] = None,
     at: Annotated[str | None, typer.Option("--at", help="Started at or before: 2026-01-31T09:00, 09:00 or 15m.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Started after.")] = None,
-    wait: Annotated[str, typer.Option("--wait", help="Seconds to wait until the request has settled; auto: up to 12 at a terminal.")] = "auto",
+    wait: Annotated[
+        str, typer.Option("--wait", help="Seconds to wait until the request has settled; auto: up to 12 at a terminal.")
+    ] = "auto",
     json_flag: o.JsonFlag = False,
     form: o.FormatOption = o.Format.TEXT,
     quiet: o.Quiet = False,

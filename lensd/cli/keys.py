@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
 def add(
     ident: Annotated[str, typer.Argument(metavar="ID", help="Name of the key, shown wherever the key is meant.")],
-    model: Annotated[list[str] | None, typer.Option("--model", help="Model it may use, * and ? allowed; repeatable. [default: all]")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Model it may use, * and ? allowed; repeatable. [default: all]")
+    ] = None,
     file: Annotated[str | None, typer.Option("--file", help="Keys file.", show_default="gateway.keys_file")] = None,
     config: o.ConfigPath = None,
 ) -> int:

@@ -51,10 +51,15 @@ def _app(verb: str | None) -> object:
     import typer
 
     app = typer.Typer(
-        name="lensd", no_args_is_help=True, add_completion=verb not in COMMANDS, pretty_exceptions_enable=False, rich_markup_mode=None,
+        name="lensd",
+        no_args_is_help=True,
+        add_completion=verb not in COMMANDS,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         help="Names the cause when a request to a self-hosted LLM server hangs, dies or comes back wrong.",
         epilog="Exit status: 0 nothing wrong, 3 a finding, 4 no such request, 5 too little to judge from, 2 usage, 1 a bug.",
-        context_settings={"help_option_names": ["-h", "--help"]}, result_callback=_end,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        result_callback=_end,
     )
 
     @app.callback()

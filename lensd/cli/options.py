@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from lensd.records import Diagnosis
 
 ConfigPath = Annotated[str | None, typer.Option("--config", help="Path of lensd.toml.", show_default="./, ~/.config/lensd/, /etc/lensd/")]
-Server = Annotated[str | None, typer.Option("--server", envvar="LENSD_URL", help="URL of the daemon's API.", show_default="from lensd.toml")]
+Server = Annotated[
+    str | None, typer.Option("--server", envvar="LENSD_URL", help="URL of the daemon's API.", show_default="from lensd.toml")
+]
 StorePath = Annotated[str | None, typer.Option("--store", help="Read this store folder, without a daemon.")]
 
 

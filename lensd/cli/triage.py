@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 def triage(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders; what each is, is told by its content.")],
-    labels: Annotated[Path | None, typer.Option("--labels", help="Restrict verdicts to this vocabulary: JSON, or one label a line.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="Restrict verdicts to this vocabulary: JSON, or one label a line.")
+    ] = None,
     json_flag: o.JsonFlag = False,
     form: o.FormatOption = o.Format.TEXT,
     quiet: o.Quiet = False,

@@ -23,7 +23,8 @@ def up(
 
     loaded, place = o.load_config(config), find(config)
     ready = {
-        "serve": answers(f"{loaded.api_url}/healthz"), "gateway": answers(f"http://{loaded.gateway.listen}/health"),
+        "serve": answers(f"{loaded.api_url}/healthz"),
+        "gateway": answers(f"http://{loaded.gateway.listen}/health"),
         "dashboard": answers(f"http://{loaded.dashboard.listen}/_stcore/health"),
     }
     stop = threading.Event()
@@ -35,7 +36,9 @@ def up(
             if stop.is_set() or (part.name == "dashboard" and no_dashboard):
                 continue
             supervisor.start(part)
-        print(f"gateway    http://{loaded.gateway.listen}/v1\ndashboard  {loaded.serve.public_url}\napi        {loaded.api_url}", flush=True)
+        print(
+            f"gateway    http://{loaded.gateway.listen}/v1\ndashboard  {loaded.serve.public_url}\napi        {loaded.api_url}", flush=True
+        )
         ended = supervisor.wait(stop)
     except RuntimeError as error:
         print(f"lensd: {error}", file=sys.stderr)
@@ -46,4 +49,3 @@ def up(
         print(f"lensd: {ended.name} ended by itself; the rest was stopped", file=sys.stderr)
         return 1
     return 0
-

@@ -27,7 +27,9 @@ def build(root: Path, tools: Path = TOOLS) -> None:
     """Build the CPU vLLM in `root`, or find that it is there. Raises NoEngineError."""
     script = tools / "build.py"
     if not script.is_file():
-        raise NoEngineError(f"no {script} here: the demo's engine is built from a checkout; run it there, or set ENGINE_URL to a running engine")
+        raise NoEngineError(
+            f"no {script} here: the demo's engine is built from a checkout; run it there, or set ENGINE_URL to a running engine"
+        )
     done = subprocess.run([sys.executable, str(script), "--dir", str(root)], stdout=sys.stderr.fileno(), check=False)
     if done.returncode != 0:
         raise NoEngineError(f"{script} ended with {done.returncode}: its last line says why; ENGINE_URL names a running engine instead")
@@ -37,8 +39,12 @@ def start(root: Path, place: Place, tools: Path = TOOLS) -> Any:
     """Start a one-slot engine that sends its spans here; returns once it answers. Raises NoEngineError."""
     serve = _load(tools / "serve.py")
     engine = serve.Engine(
-        root, place.folder / "engine.log", max_num_seqs=1, max_model_len=512,
-        otlp_endpoint=f"{place.otlp_url}/v1/traces", otlp_headers={"authorization": f"Bearer {place.token}"},
+        root,
+        place.folder / "engine.log",
+        max_num_seqs=1,
+        max_model_len=512,
+        otlp_endpoint=f"{place.otlp_url}/v1/traces",
+        otlp_headers={"authorization": f"Bearer {place.token}"},
     )
     try:
         engine.start()

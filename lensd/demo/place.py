@@ -79,12 +79,18 @@ def configure(place: Place, target: Target, webhook_url: str) -> None:
     export = {"export_url": place.otlp_url, "token_file": str(place.folder / "token")}
     tables: dict[str, dict[str, object]] = {
         "serve": {
-            "store": str(place.folder / "store"), "otlp": f"127.0.0.1:{place.ports.otlp}", "api": f"127.0.0.1:{place.ports.api}",
-            "token_file": str(place.folder / "token"), "public_url": place.dashboard_url,
+            "store": str(place.folder / "store"),
+            "otlp": f"127.0.0.1:{place.ports.otlp}",
+            "api": f"127.0.0.1:{place.ports.api}",
+            "token_file": str(place.folder / "token"),
+            "public_url": place.dashboard_url,
         },
         "gateway": {
-            "listen": f"127.0.0.1:{place.ports.gateway}", "keys_file": str(place.folder / "keys.toml"), "upstreams": [upstream],
-            "open_event_after_s": 1.0, **export,
+            "listen": f"127.0.0.1:{place.ports.gateway}",
+            "keys_file": str(place.folder / "keys.toml"),
+            "upstreams": [upstream],
+            "open_event_after_s": 1.0,
+            **export,
         },
         "agent": {"engines": [watched], "scrape_interval_s": 0.5, **export},
         "dashboard": {"listen": f"127.0.0.1:{place.ports.dashboard}"},

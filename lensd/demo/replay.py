@@ -85,7 +85,9 @@ def _send(recording: Recording, place: Place) -> None:
     for body in recording.bodies:
         moved = _moved(body, ahead)
         request = urllib.request.Request(
-            f"{place.otlp_url}/v1/{body.signal}", moved, {"content-type": "application/x-protobuf", "authorization": f"Bearer {place.token}"}
+            f"{place.otlp_url}/v1/{body.signal}",
+            moved,
+            {"content-type": "application/x-protobuf", "authorization": f"Bearer {place.token}"},
         )
         try:
             urllib.request.urlopen(request, timeout=10).close()

@@ -92,4 +92,3 @@ def _model(place: Place) -> str:
 
     upstream = tomllib.loads(place.config.read_text())["gateway"]["upstreams"][0]
     return engines.named_target(upstream["url"], upstream.get("api_key_file", "")).model
-

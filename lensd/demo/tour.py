@@ -54,7 +54,10 @@ def _print(stop: Stop, dashboard_url: str) -> None:
         print(f"\n{stop.name}: {stop.note}", flush=True)
         return
     mark = "ok" if stop.right else f"WRONG, wanted {stop.wanted}"
-    print(f"\n{stop.name}: {stop.got} ({mark})\n  {stop.note}\n  {dashboard_url}/r/{stop.request_id}   lensd diagnose {stop.request_id}", flush=True)
+    print(
+        f"\n{stop.name}: {stop.got} ({mark})\n  {stop.note}\n  {dashboard_url}/r/{stop.request_id}   lensd diagnose {stop.request_id}",
+        flush=True,
+    )
 
 
 def alerted(hook: Hook, label: str) -> bool:
@@ -72,4 +75,6 @@ def summary(stops: Sequence[Stop]) -> str:
     faults = [s for s in ran if s.wanted != HEALTHY.label]
     right = sum(s.right for s in faults)
     healthy = sum(s.right for s in ran if s.wanted == HEALTHY.label)
-    return f"{right} of {len(faults)} faults named right, {healthy} healthy requests called {HEALTHY.label}, {len(stops) - len(ran)} not run"
+    return (
+        f"{right} of {len(faults)} faults named right, {healthy} healthy requests called {HEALTHY.label}, {len(stops) - len(ran)} not run"
+    )

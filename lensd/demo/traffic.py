@@ -21,7 +21,13 @@ class Traffic:
     """Sends requests through the gateway. `keys` are secrets by what they may do: full, other, none (unknown to the gateway)."""
 
     def __init__(
-        self, gateway_url: str, otlp_url: str, token: str | None, model: str, keys: Mapping[str, str], kill_engine: Callable[[], None] | None
+        self,
+        gateway_url: str,
+        otlp_url: str,
+        token: str | None,
+        model: str,
+        keys: Mapping[str, str],
+        kill_engine: Callable[[], None] | None,
     ) -> None:
         self._tracer, self._provider = tracer(otlp_url, token)
         self._gateway_url = gateway_url
@@ -50,8 +56,11 @@ class Traffic:
         self._count += 1
         request_id = f"demo-{int(time.time()):x}-{self._count}"
         body = {
-            "model": model or self._model, "messages": [{"role": "user", "content": " ".join(["the queue waits for a token"] * (words // 6 or 1))}],
-            "max_tokens": max_tokens, "stream": stream, "ignore_eos": True,
+            "model": model or self._model,
+            "messages": [{"role": "user", "content": " ".join(["the queue waits for a token"] * (words // 6 or 1))}],
+            "max_tokens": max_tokens,
+            "stream": stream,
+            "ignore_eos": True,
         }
         if stream:
             body["stream_options"] = {"include_usage": True}

@@ -42,7 +42,9 @@ def diagnose_row(
     verdict = conclusion.verdict
     if verdict.label == INCONCLUSIVE and row["outcome"] == Outcome.OPEN and request is not None:
         verdict = _of_open(request)
-    timeline = request.timeline if request is not None else Timeline(stages=(), unattributed_ms=0.0, gaps=(), total_ms=row["total_ms"] or 0.0)
+    timeline = (
+        request.timeline if request is not None else Timeline(stages=(), unattributed_ms=0.0, gaps=(), total_ms=row["total_ms"] or 0.0)
+    )
     return Diagnosis(
         subject=subject,
         verdict=verdict,
@@ -72,8 +74,11 @@ def _scope(row: Mapping[str, Any], now: int) -> Scope:
     end = microseconds(row["ended_at"]) if row["ended_at"] is not None else now
     models = tuple(m for m in dict.fromkeys((row["served_model"], row["model"])) if m)
     return Scope(
-        from_us=start - int(BEFORE.total_seconds() * 1e6), to_us=min(now, end + int(AFTER.total_seconds() * 1e6)),
-        keys=(row["request_key"],), engine=row["engine"], models=models,
+        from_us=start - int(BEFORE.total_seconds() * 1e6),
+        to_us=min(now, end + int(AFTER.total_seconds() * 1e6)),
+        keys=(row["request_key"],),
+        engine=row["engine"],
+        models=models,
     )
 
 
@@ -113,7 +118,7 @@ def _of_open(request: Assembled) -> Verdict:
         stage, said = Stage.DECODE, _of_streaming(request.evidence, stages[Stage.DECODE].duration_ms)
     elif (waited := stages[Stage.PREFILL].duration_ms) is not None:
         stage = Stage.PREFILL
-        said = f"handed to {engine}; nobody waits there any more, and no byte has come: in prefill for {duration(waited)} (estimated from scrapes)"
+        said = f"handed to {engine}; nobody waits there any more, and no byte has come: in prefill for {duration(waited)} (estimated)"
     elif (waited := stages[Stage.QUEUE].duration_ms) is not None:
         stage = Stage.QUEUE
         said = (
@@ -124,7 +129,11 @@ def _of_open(request: Assembled) -> Verdict:
         stage = Stage.AUTH_ROUTING
         said = f"in the gateway for {duration(request.timeline.total_ms)}, not handed to an engine yet"
     return Verdict(
-        label=INCONCLUSIVE, stage=stage.value, severity=Severity.INFO, confidence=Confidence.POSSIBLE, cause=f"still open: {said}",
+        label=INCONCLUSIVE,
+        stage=stage.value,
+        severity=Severity.INFO,
+        confidence=Confidence.POSSIBLE,
+        cause=f"still open: {said}",
         fix="ask again, or look at the engine: does its token counter move?",
     )
 

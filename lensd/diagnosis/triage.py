@@ -94,7 +94,11 @@ def _files(paths: Sequence[Path]) -> tuple[Path, dict[str, Path]]:
     for path in paths:
         if not path.exists():
             raise UnreadableError(f"no such file or folder: {path}")
-    root = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path(_common([p.resolve().parent if p.is_file() else p.resolve() for p in paths]))
+    root = (
+        paths[0]
+        if len(paths) == 1 and paths[0].is_dir()
+        else Path(_common([p.resolve().parent if p.is_file() else p.resolve() for p in paths]))
+    )
     found: dict[str, Path] = {}
     for path in paths:
         inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from lensd_collectors.rows import TABLES, Row
+from lensd_collectors.rows import Row
 
 from lensd.store.interface import Cursor
 
@@ -45,8 +45,13 @@ class RequestFilter(NamedTuple):
 _ALIASES = "request_id = $id or trace_id = $id or engine_request_id = $id or engine_request_id = $cmpl"
 _PREFIX = "starts_with(request_id, $id) or starts_with(trace_id, $id) or starts_with(engine_request_id, $id)"
 _FILTERS = {
-    "key": "key_id = $key", "model": "(model = $model or served_model = $model)", "engine": "engine = $engine", "status": "status = $status",
-    "outcome": "outcome = $outcome", "label": "label = $label", "since": "started_at >= make_timestamp($since)",
+    "key": "key_id = $key",
+    "model": "(model = $model or served_model = $model)",
+    "engine": "engine = $engine",
+    "status": "status = $status",
+    "outcome": "outcome = $outcome",
+    "label": "label = $label",
+    "since": "started_at >= make_timestamp($since)",
     "until": "started_at < make_timestamp($until)",
 }
 

@@ -46,7 +46,9 @@ def assemble_all(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limi
 
 def touched(rows: Mapping[str, Sequence[Row]]) -> set[str]:
     """Traces that these new rows belong to."""
-    return {row.trace_id for table in ("spans", "events") for row in rows.get(table, ()) if isinstance(row, SpanRow | Event) and row.trace_id}
+    return {
+        row.trace_id for table in ("spans", "events") for row in rows.get(table, ()) if isinstance(row, SpanRow | Event) and row.trace_id
+    }
 
 
 class Assembler:
@@ -131,4 +133,3 @@ class Assembler:
 
 def _same(a: RequestRow, b: RequestRow) -> bool:
     return msgspec.structs.astuple(a) == msgspec.structs.astuple(b)
-

@@ -113,7 +113,10 @@ class RequestEvidence:
         if self.engine_record is not None:
             fields = self.engine_record.fields
             return EngineTimes(
-                _reached(fields.get(c.QUEUE_MS)), _reached(fields.get(c.PREFILL_MS)), _reached(fields.get(c.DECODE_MS)), "plugin",
+                _reached(fields.get(c.QUEUE_MS)),
+                _reached(fields.get(c.PREFILL_MS)),
+                _reached(fields.get(c.DECODE_MS)),
+                "plugin",
                 e2e_ms=_reached(fields.get(c.E2E_MS)),
             )
         if not self.engine_spans:
@@ -121,8 +124,13 @@ class RequestEvidence:
         span = max(self.engine_spans, key=lambda s: s.end)  # n > 1 gives a span each: the last one ends the request
         ms = {name: _reached(span.number(f"gen_ai.latency.{name}"), 1000.0) for name in _LATENCIES}
         return EngineTimes(
-            ms["time_in_queue"], ms["time_in_model_prefill"], ms["time_in_model_decode"], "llm_request",
-            arrival=span.start, ttft_ms=ms["time_to_first_token"], e2e_ms=ms["e2e"],
+            ms["time_in_queue"],
+            ms["time_in_model_prefill"],
+            ms["time_in_model_decode"],
+            "llm_request",
+            arrival=span.start,
+            ttft_ms=ms["time_to_first_token"],
+            e2e_ms=ms["e2e"],
         )
 
 

@@ -42,8 +42,13 @@ def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None) -> list[Reque
 def _span(row: Sequence[Any]) -> Span:
     start, end, status, message, attributes, src = row[10:]
     return Span(
-        **dict(zip(_NAMES, row[:10], strict=True)), start=start, end=end if end is not None else start, status=status,
-        status_message=message, attributes=_json.decode(attributes) if attributes else {}, src=src,
+        **dict(zip(_NAMES, row[:10], strict=True)),
+        start=start,
+        end=end if end is not None else start,
+        status=status,
+        status_message=message,
+        attributes=_json.decode(attributes) if attributes else {},
+        src=src,
     )
 
 

@@ -40,7 +40,10 @@ def layout(request: RequestEvidence, scrapes: Sequence[Scrape], ended_at: int | 
         Gap(start_ms=g.start / 1000, duration_ms=(g.end - g.start) / 1000, between=(str(g.before), str(g.after))) for g in shares.gaps
     )
     return Timeline(
-        stages=stages, unattributed_ms=shares.unattributed / 1000, gaps=gaps, total_ms=(end - start) / 1000,
+        stages=stages,
+        unattributed_ms=shares.unattributed / 1000,
+        gaps=gaps,
+        total_ms=(end - start) / 1000,
         clock_skew_ms=skew / 1000 if skew else None,
     )
 
@@ -242,6 +245,12 @@ def _stage_time(stage: Stage, placed: Placed | None, start: int, exclusive: int,
         return StageTime(stage=stage, state=state)
     segments = tuple(((a - start) / 1000, (b - a) / 1000) for a, b in placed.segments)
     return StageTime(
-        stage=stage, state=state, start_ms=segments[0][0], duration_ms=sum(d for _, d in segments), exclusive_ms=exclusive / 1000,
-        segments=segments, source=placed.source, estimated=placed.estimated,
+        stage=stage,
+        state=state,
+        start_ms=segments[0][0],
+        duration_ms=sum(d for _, d in segments),
+        exclusive_ms=exclusive / 1000,
+        segments=segments,
+        source=placed.source,
+        estimated=placed.estimated,
     )

@@ -46,7 +46,9 @@ class Caller:
             context = span.get_span_context()
             span.set_attributes({c.REQUEST_ID: request_id, c.REQUEST_MODEL: str(body.get("model")), c.CLIENT_TIMEOUT_MS: timeout_s * 1000})
             headers = {
-                "content-type": "application/json", "x-request-id": request_id, "x-lensd-client-timeout-ms": f"{timeout_s * 1000:.0f}",
+                "content-type": "application/json",
+                "x-request-id": request_id,
+                "x-lensd-client-timeout-ms": f"{timeout_s * 1000:.0f}",
                 "traceparent": f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-01",
             }
             if self._key is not None:

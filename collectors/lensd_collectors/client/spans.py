@@ -25,10 +25,16 @@ class LensdSpanExporter(SpanExporter):
             if context is None or span.start_time is None or span.end_time is None:
                 continue
             self._exporter.span(
-                span.name, trace_id=format_trace_id(context.trace_id), span_id=format_span_id(context.span_id),
-                parent_span_id=format_span_id(parent.span_id) if parent is not None else None, kind=KINDS.get(span.kind, "internal"),
-                start_ns=span.start_time, end_ns=span.end_time, attributes=dict(span.attributes or {}),  # type: ignore[arg-type]
-                ok=span.status.status_code is not StatusCode.ERROR, message=span.status.description or "",
+                span.name,
+                trace_id=format_trace_id(context.trace_id),
+                span_id=format_span_id(context.span_id),
+                parent_span_id=format_span_id(parent.span_id) if parent is not None else None,
+                kind=KINDS.get(span.kind, "internal"),
+                start_ns=span.start_time,
+                end_ns=span.end_time,
+                attributes=dict(span.attributes or {}),  # type: ignore[arg-type]
+                ok=span.status.status_code is not StatusCode.ERROR,
+                message=span.status.description or "",
             )
         return SpanExportResult.SUCCESS
 

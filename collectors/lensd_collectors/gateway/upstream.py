@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
+from yarl import URL
 
 from lensd_collectors.conventions import Decision, Outcome, SaidBy
 from lensd_collectors.gateway.decisions import Refused, error_frames
@@ -68,7 +69,7 @@ class Relay:
         finally:
             response.close()  # a reply read to its end has given its connection back already; any other is broken off here
 
-    async def _post(self, session: aiohttp.ClientSession, url: str, body: bytes, headers: list[Header]) -> aiohttp.ClientResponse:
+    async def _post(self, session: aiohttp.ClientSession, url: URL, body: bytes, headers: list[Header]) -> aiohttp.ClientResponse:
         """The reply's head. An idle connection may be closed by the engine just as it is used again: then it is asked once more."""
         record = self._record
         while True:

@@ -31,8 +31,18 @@ class Story:
 
     def span(self, span_id, parent, name, start, end, scope, kind="internal", status="ok", **attributes):
         row = SpanRow(
-            trace_id=TRACE, span_id=span_id, parent_span_id=parent, name=name, kind=kind, scope=scope, started_at=at(start),
-            ended_at=at(end), duration_ms=end - start, status=status, attributes=encode(attributes), src=f"span:{span_id}",
+            trace_id=TRACE,
+            span_id=span_id,
+            parent_span_id=parent,
+            name=name,
+            kind=kind,
+            scope=scope,
+            started_at=at(start),
+            ended_at=at(end),
+            duration_ms=end - start,
+            status=status,
+            attributes=encode(attributes),
+            src=f"span:{span_id}",
         )
         self.spans.append(row)
         return self
@@ -42,7 +52,14 @@ class Story:
         return self.span(CLIENT, None, c.CLIENT_REQUEST, start + ahead, end + ahead, c.SCOPE_CLIENT, "client", **attributes)
 
     def gateway(self, start, end, **attributes):
-        base = {c.REQUEST_ID: "req-1", c.REQUEST_MODEL: "tiny", c.ENGINE: "e0", c.OUTCOME: "ok", c.DECISION: "allowed", c.IS_STREAMING: True}
+        base = {
+            c.REQUEST_ID: "req-1",
+            c.REQUEST_MODEL: "tiny",
+            c.ENGINE: "e0",
+            c.OUTCOME: "ok",
+            c.DECISION: "allowed",
+            c.IS_STREAMING: True,
+        }
         return self.span(GATEWAY, CLIENT, "POST /v1/chat/completions", start, end, c.SCOPE_GATEWAY, "server", **(base | attributes))
 
     def auth(self, start, end):
@@ -57,14 +74,19 @@ class Story:
 
     def engine(self, arrival, end, queue, prefill, decode, parent=UPSTREAM, **more):
         latencies = {
-            "time_in_queue": queue / 1e3, "time_in_model_prefill": prefill / 1e3, "time_in_model_decode": decode / 1e3,
-            "time_to_first_token": (queue + prefill + 1) / 1e3, "e2e": (end - arrival) / 1e3,
+            "time_in_queue": queue / 1e3,
+            "time_in_model_prefill": prefill / 1e3,
+            "time_in_model_decode": decode / 1e3,
+            "time_to_first_token": (queue + prefill + 1) / 1e3,
+            "e2e": (end - arrival) / 1e3,
         }
         attributes = {f"gen_ai.latency.{k}": v for k, v in latencies.items()} | {"gen_ai.usage.completion_tokens": 11} | more
         return self.span(ENGINE, parent, "llm_request", arrival, end, "vllm.tracing.otel", "server", **attributes)
 
     def event(self, name, ms, **fields):
-        row = Event(seen_at=at(ms), trace_id=TRACE, span_id=GATEWAY, name=name, fields=encode(fields), request_id="req-1", src=f"event:{ms}")
+        row = Event(
+            seen_at=at(ms), trace_id=TRACE, span_id=GATEWAY, name=name, fields=encode(fields), request_id="req-1", src=f"event:{ms}"
+        )
         self.events.append(row)
         return self
 
@@ -85,4 +107,3 @@ class Story:
         found = self.told(now_ms)
         assert len(found) == 1
         return found[0]
-

@@ -4,7 +4,6 @@ import pytest
 from lensd_collectors import conventions as c
 from lensd_collectors.conventions import Stage, StageState
 from lensd_collectors.rows import Event
-
 from story import encode
 
 
@@ -101,7 +100,9 @@ def test_another_engines_scrapes_say_nothing(story):
 
 
 def test_a_stream_the_engine_died_in_failed_in_decode(story):
-    story.gateway(0, 900, **{c.OUTCOME: "failed", c.DECISION: "engine_dead"}).auth(0, 2).upstream(2, 899, first=50, last=800).streaming(51, 890)
+    story.gateway(0, 900, **{c.OUTCOME: "failed", c.DECISION: "engine_dead"}).auth(0, 2).upstream(2, 899, first=50, last=800).streaming(
+        51, 890
+    )
     request = story.one(now_ms=1000)
     seen = stages(request)
     assert seen[Stage.DECODE].state is StageState.FAILED
@@ -173,6 +174,8 @@ def test_a_client_with_another_clock_is_drawn_corrected_and_the_skew_is_shown(st
 def test_the_plugins_record_is_better_than_vllms_span(story):
     healthy(story)
     record = {c.QUEUE_MS: 4.0, c.PREFILL_MS: 20.0, c.DECODE_MS: 60.0, c.PREEMPTIONS: 2}
-    story.events.append(Event(seen_at=story.spans[-1].ended_at, name=c.EVENT_ENGINE_REQUEST, request_id="chatcmpl-req-1", fields=encode(record)))
+    story.events.append(
+        Event(seen_at=story.spans[-1].ended_at, name=c.EVENT_ENGINE_REQUEST, request_id="chatcmpl-req-1", fields=encode(record))
+    )
     request = story.one()
     assert (request.row.queue_source, request.row.queue_ms, request.row.preemptions) == ("plugin", 4.0, 2)
