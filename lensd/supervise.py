@@ -39,7 +39,7 @@ class Supervisor:
             text=True,
             errors="replace",
             env=self._environ,
-            start_new_session=True,
+            process_group=0,
         )
         self._running.append((part, process))
         last: list[str] = []

@@ -10,7 +10,7 @@ from lensd_collectors.rows import Event, RequestRow, Row, SpanRow
 from lensd.records import Timeline
 from lensd.store.interface import Cursor
 from lensd.timeline.assemble import assemble
-from lensd.timeline.estimate import Scrapes
+from lensd.timeline.estimate import AROUND_US, Scrapes
 from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.gather import gather
 from lensd.timeline.layout import handed_over_at, layout, request_start
@@ -34,11 +34,12 @@ def assemble_all(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limi
     alive = [(request, state) for request in gather(cursor, trace_ids) if (state := life(request, now)) is not None]
     if not alive:
         return []
-    scrapes = Scrapes.read(cursor, min(request_start(r) for r, _ in alive), max(s.ended_at or now for _, s in alive))
+    first, last = min(request_start(r) for r, _ in alive), max(s.ended_at or now for _, s in alive)
+    scrapes = Scrapes.read(cursor, first - AROUND_US, last + AROUND_US)
     done = []
     for request, state in alive:
         end = state.ended_at if state.ended_at is not None else now
-        seen = scrapes.of(request.value("lensd.engine"), handed_over_at(request) or request_start(request), end)
+        seen = scrapes.of(request.value("lensd.engine"), (handed_over_at(request) or request_start(request)) - AROUND_US, end + AROUND_US)
         timeline = layout(request, seen, state.ended_at, state.outcome, now, limits or Limits())
         done.append(Assembled(request, assemble(request, timeline, state), timeline, state.look_again))
     return done

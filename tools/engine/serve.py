@@ -22,6 +22,11 @@ from urllib.parse import quote
 
 READY_LIMIT_S = 240.0
 STOP_LIMIT_S = 10.0
+NICENESS = 10
+"""vLLM's processes spin while they decode: on two cores at equal priority they hold up whoever watches them for seconds.
+
+Linux weighs priorities within a session only (autogroup), so the engine stays in ours, with a process group of its own.
+"""
 STARTS_FILE = "LENSD_ENGINE_STARTS"
 """Environment variable that names a file; every start, in whatever process, adds a line to it."""
 
@@ -99,8 +104,9 @@ class Engine:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                cwd=self._scratch, env=self._environment(self._scratch), start_new_session=True,
+                cwd=self._scratch, env=self._environment(self._scratch), process_group=0,
             )  # fmt: skip
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)  # its children inherit it
         Engine.starts += 1
         if os.environ.get(STARTS_FILE):
             with open(os.environ[STARTS_FILE], "a") as counted:

@@ -89,6 +89,27 @@ def test_with_nobody_waiting_the_queue_took_no_time(story):
     assert seen[Stage.PREFILL].duration_ms == pytest.approx(4998)
 
 
+def test_a_short_wait_between_two_scrapes_is_prefill_where_tokens_were_made(story):
+    gone = {c.OUTCOME: "caller_gone", c.HTTP_STATUS: 499}
+    story.gateway(0, 400, **gone).auth(0, 1).upstream(1, 400)
+    story.scrape(-300, 0, 0, made=48).scrape(5, 0, 0, made=48).scrape(500, 0, 0, made=263)
+    seen = stages(story.one())
+    assert (seen[Stage.QUEUE].duration_ms, seen[Stage.PREFILL].duration_ms) == (0, 399)
+
+
+def test_a_very_short_wait_is_judged_by_the_scrapes_on_either_side(story):
+    gone = {c.OUTCOME: "caller_gone", c.HTTP_STATUS: 499}
+    story.gateway(0, 20, **gone).auth(0, 1).upstream(1, 20).scrape(-450, 1, 0, made=6320).scrape(70, 1, 0, made=6339)
+    assert stages(story.one())[Stage.PREFILL].duration_ms == 19
+
+
+def test_a_short_wait_between_two_scrapes_is_queue_where_nothing_moved(story):
+    gone = {c.OUTCOME: "caller_gone", c.HTTP_STATUS: 499}
+    story.gateway(0, 400, **gone).auth(0, 1).upstream(1, 400).scrape(-300, 0, 0, made=48).scrape(500, 0, 0, made=48)
+    seen = stages(story.one())
+    assert (seen[Stage.QUEUE].duration_ms, seen[Stage.QUEUE].source) == (399, "estimate")
+
+
 def test_without_scrapes_prefill_cannot_be_told_from_queue(story):
     seen = stages(gave_up(story).one())
     assert (seen[Stage.QUEUE].source, seen[Stage.QUEUE].estimated) == ("estimate", True)
