@@ -1,7 +1,7 @@
 """A recorded real run, for machines where no engine can be had: the same telemetry, its clock moved to now."""
 
 import base64
-import gzip
+import lzma
 import sys
 import threading
 import time
@@ -40,12 +40,12 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def read() -> Recording:
-    packed = resources.files("lensd.demo").joinpath("recording.json.gz").read_bytes()
-    return msgspec.json.decode(gzip.decompress(packed), type=Recording)
+    packed = resources.files("lensd.demo").joinpath("recording.json.xz").read_bytes()
+    return msgspec.json.decode(lzma.decompress(packed), type=Recording)
 
 
 def write(recording: Recording, path: Path) -> None:
-    path.write_bytes(gzip.compress(msgspec.json.encode(recording), 9, mtime=0))
+    path.write_bytes(lzma.compress(msgspec.json.encode(recording), preset=9 | lzma.PRESET_EXTREME))
 
 
 def run(place: Place, hook: Hook, *, once: bool, stop: threading.Event) -> int:
@@ -80,9 +80,12 @@ def _verdict(client: Client, request_id: str, label: str) -> str:
 
 
 def _send(recording: Recording, place: Place) -> None:
-    """Post every body in order, its instants moved so that the last one is now."""
+    """Post every body, its instants moved so that the last one is now.
+
+    Spans come last: all of them are old enough to be judged at once, and are to be judged with the scrapes of their time.
+    """
     ahead = (time.time_ns() // 1000 - max(b.at for b in recording.bodies)) * 1000
-    for body in recording.bodies:
+    for body in sorted(recording.bodies, key=lambda b: b.signal == "traces"):
         moved = _moved(body, ahead)
         request = urllib.request.Request(
             f"{place.otlp_url}/v1/{body.signal}",
@@ -97,15 +100,25 @@ def _send(recording: Recording, place: Place) -> None:
 
 
 def _moved(body: Body, ahead_ns: int) -> bytes:
+    message = parsed(body)
+    _move(message, ahead_ns)
+    return bytes(message.SerializeToString())
+
+
+def parsed(body: Body) -> Any:
+    """The body as an OTLP message."""
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    kinds: dict[str, Any] = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest, "logs": ExportLogsServiceRequest}
+    kinds: dict[str, Any] = {
+        "traces": ExportTraceServiceRequest,
+        "metrics": ExportMetricsServiceRequest,
+        "logs": ExportLogsServiceRequest,
+    }
     message = kinds[body.signal]()
     message.ParseFromString(base64.b64decode(body.protobuf))
-    _move(message, ahead_ns)
-    return bytes(message.SerializeToString())
+    return message
 
 
 def _move(message: object, ahead_ns: int) -> None:

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from lensd.api.client import Client
 from lensd.demo import engine as engines
 from lensd.demo import replay, tour
@@ -37,6 +39,7 @@ def run(folder: Path, engine_dir: Path, engine_url: str | None, engine_key_file:
             return replay.run(place, hook, once=once, stop=stop)
         client, traffic = _ready(stack, place, own)
         stops = tour.run(traffic, client, place.dashboard_url)
+        (place.folder / "tour.json").write_bytes(msgspec.json.encode(stops))
         right = all(s.right for s in stops if s.got is not None)
         if own is not None:
             told = tour.alerted(hook, CRASH)

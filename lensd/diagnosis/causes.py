@@ -17,6 +17,7 @@ from lensd.diagnosis.scope import microseconds
 from lensd.records import CONFIDENCE_RANK, Confidence, Evidence, Finding, NotEvaluated, RuledOut, Severity, Subject, Verdict
 
 LATE_US: Final = 60_000_000  # a cause may seem to begin this much after its effect
+NOTICED_US: Final = 5_000_000  # the first sign of a death comes this much after the request that it cut
 STANDS_ON: Final = ("engine", "model", "gpu", "request_id")
 MOST_NAMED: Final = 4  # missing things named in one sentence
 INCONCLUSIVE: Final = "inconclusive"
@@ -208,7 +209,7 @@ def _concerns(finding: Finding, judged: Judged) -> bool:
         return False
     if finding.since_at is None or judged.ended_at is None:
         return True
-    return finding.since_at <= microseconds(judged.ended_at) + LATE_US
+    return finding.since_at <= microseconds(judged.ended_at) + NOTICED_US
 
 
 def _order(finding: Finding, runbooks: Mapping[str, Runbook]) -> tuple[int, int, float]:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from lensd.diagnosis.causes import LATE_US, conclude, explains, gather, merge, rank
+from lensd.diagnosis.causes import LATE_US, NOTICED_US, conclude, explains, gather, merge, rank
 from lensd.diagnosis.evaluate import Evaluation, Judged, Result, Unknown
 from lensd.diagnosis.runbook import load
 from lensd.diagnosis.scope import instant
@@ -154,7 +154,7 @@ def test_a_window_cause_is_the_verdict_of_a_failed_request_that_reached_the_engi
 
 
 def test_window_causes_of_another_engine_or_after_the_end_do_not_concern_the_request():
-    late = finding("late", engine="e0", since_at=END_US + LATE_US + 1)
+    late = finding("late", engine="e0", since_at=END_US + NOTICED_US + 1)
     conclusion = conclude(evaluation(finding("other", engine="e1"), late), REQUEST)
     assert conclusion.verdict.label == "inconclusive"
     assert conclusion.findings == ()
