@@ -9,7 +9,7 @@ PYTHON ?= $(shell for name in python3.11 python3 python; do \
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 PYTEST_ARGS ?=
-TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
+TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/record_demo.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10

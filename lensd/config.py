@@ -3,12 +3,14 @@
 Looked for at `--config`, `./lensd.toml`, `~/.config/lensd/lensd.toml`, `/etc/lensd/lensd.toml`; none is no error.
 """
 
+import contextlib
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from lensd_collectors.gateway.config import GatewayConfig
@@ -20,7 +22,12 @@ from lensd.receive.limits import DoorLimits
 from lensd.timeline.limits import Limits
 
 DEFAULT_STORE = "~/.local/share/lensd"
-LOOPBACK = ("127.", "localhost:", "[::1]:")
+ENVIRONMENT = re.compile(r"LENSD_[A-Z0-9_]*[A-Z0-9]__[A-Z0-9_]+", re.IGNORECASE)
+LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|localhost|\[::1\]")
+LISTEN = re.compile(r"(?P<host>[^\s:]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+
+AboveZero = Annotated[float, msgspec.Meta(gt=0)]
+Struct = type[msgspec.Struct]
 
 
 class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -31,9 +38,9 @@ class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     api: str = "127.0.0.1:8600"
     token_file: str = ""  # default: `token` in the store's folder, made on first start
     public_url: str = "http://127.0.0.1:8501"  # builds every link that leaves the machine
-    journal_max_bytes: int = 1 << 30
+    journal_max_bytes: Annotated[int, msgspec.Meta(gt=0)] = 1 << 30
     limits: DoorLimits = DoorLimits()
-    evaluate_every_s: float = 1.0
+    evaluate_every_s: AboveZero = 1.0
 
 
 class DashboardConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -59,11 +66,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
     @property
     def store_folder(self) -> Path:
-        return Path(self.serve.store).expanduser()
+        return expanded("serve.store", self.serve.store)
 
     @property
     def token_file(self) -> Path:
-        return Path(self.serve.token_file).expanduser() if self.serve.token_file else self.store_folder / "token"
+        return expanded("serve.token_file", self.serve.token_file) if self.serve.token_file else self.store_folder / "token"
 
     @property
     def api_url(self) -> str:
@@ -71,33 +78,37 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
     def token_for(self, named: str) -> Path:
         """The token file of a part that may name its own."""
-        return Path(named).expanduser() if named else self.token_file
+        return expanded("token_file", named) if named else self.token_file
 
 
 def find(path: str | None, cwd: Path | None = None) -> Path | None:
     """The file that counts, or None. Raises ConfigError for a named one that is not there."""
     if path is not None:
-        if not Path(path).is_file():
+        try:
+            there = Path(path).is_file()
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        if not there:
             raise ConfigError(f"no configuration at {path}")
         return Path(path)
-    places = ((cwd or Path.cwd()) / "lensd.toml", Path("~/.config/lensd/lensd.toml").expanduser(), Path("/etc/lensd/lensd.toml"))
-    return next((place for place in places if place.is_file()), None)
+    for place in ((cwd or Path()) / "lensd.toml", Path("~/.config/lensd/lensd.toml"), Path("/etc/lensd/lensd.toml")):
+        # A folder we may not look into, a working directory that is gone, a user without a home: nothing of ours is there.
+        with contextlib.suppress(OSError, RuntimeError):
+            if place.expanduser().is_file():
+                return place.expanduser().absolute()
+    return None
 
 
 def load(path: str | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """Defaults, then the file, then the environment. Raises ConfigError with the key as the user wrote it."""
     place = find(path)
-    try:
-        data = tomllib.loads(place.read_text()) if place is not None else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{place}: {error}") from None
-    named = str(place) if place is not None else "environment"
-    _add_environment(data, environ)
-    _check_keys(data, Config, "", named)
+    data = _read(place) if place is not None else {}
+    _check_keys(data, Config, "", str(place))
+    sources = _add_environment(data, environ)  # dotted key -> variable
     try:
         config = msgspec.convert(data, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{named}: {error}") from None
+        raise ConfigError(_said(str(error), sources, str(place))) from None
     _check_listen(config)
     return config
 
@@ -108,43 +119,113 @@ def read_token(path: Path) -> str | None:
         return path.read_text().strip() or None
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise ConfigError(f"cannot read the token file {path}: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"cannot read the token file {path}: {why}") from None
 
 
-def _add_environment(data: dict[str, Any], environ: Mapping[str, str]) -> None:
-    for name, text in environ.items():
-        if not name.startswith("LENSD_") or "__" not in name:
-            continue
-        table, _, key = name.removeprefix("LENSD_").lower().partition("__")
-        data.setdefault(table, {})[key] = _value(text)
-
-
-def _value(text: str) -> Any:
-    """Text as TOML reads it (numbers, lists, tables), else as it stands."""
+def _read(place: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        return tomllib.loads(place.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{place}: this is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{place}: not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {place}: {error.strerror}") from None
+
+
+def _add_environment(data: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Put every `LENSD_TABLE__KEY` into `data`; which variable gave which dotted key."""
+    sources = {}
+    for name in sorted(environ):
+        if not ENVIRONMENT.fullmatch(name):
+            continue
+        keys = name.removeprefix("LENSD_").lower().split("__")
+        struct: Struct | None = Config
+        table, kind = data, Any
+        for depth, key in enumerate(keys):
+            fields = _fields(struct) if struct is not None else {}
+            if key not in fields:
+                raise ConfigError(_unknown(name, ".".join(keys[: depth + 1]), ".".join(keys[:depth]), fields))
+            kind, struct = fields[key], _struct(fields[key])
+            if depth < len(keys) - 1:
+                table = table.setdefault(key, {})
+        table[keys[-1]] = _value(environ[name], kind)
+        sources[".".join(keys)] = name
+    return sources
+
+
+def _value(text: str, kind: Any) -> Any:
+    """Text for a setting that is text, else as TOML reads it (numbers, lists, tables) where it does."""
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         return text
+    return text if kind is str and not isinstance(value, str) else value
 
 
-def _check_keys(data: Any, struct: type[msgspec.Struct], where: str, place: str) -> None:
-    """Name the nearest known key for one that is not known."""
-    fields = {f.name: f.type for f in msgspec.structs.fields(struct)}
+def _check_keys(data: Mapping[str, Any], struct: Struct, where: str, place: str) -> None:
+    """Name the nearest known key for one that is not known, in tables and in lists of tables."""
+    fields = _fields(struct)
     for key, value in data.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"; did you mean {where}{near[0]}?" if near else f"; known: {', '.join(sorted(fields))}"
-            raise ConfigError(f"{place}: unknown key {where}{key}{hint}")
-        inner = fields[key]
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            if not isinstance(value, dict):
-                raise ConfigError(f"{place}: {where}{key} is a table, not {value!r}")
+            raise ConfigError(_unknown(place, f"{where}{key}", where.rstrip("."), fields))
+        inner = _struct(fields[key])
+        if inner is None:
+            continue
+        if get_origin(fields[key]) is tuple:
+            for number, item in enumerate(value if isinstance(value, list) else ()):
+                if isinstance(item, dict):
+                    _check_keys(item, inner, f"{where}{key}[{number}].", place)
+        elif isinstance(value, dict):
             _check_keys(value, inner, f"{where}{key}.", place)
+        else:
+            raise ConfigError(f"{place}: {where}{key} is a table: write its settings under [{where}{key}]")
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(struct)}
+
+
+def _struct(kind: Any) -> Struct | None:
+    """The struct of a table, or of a list of tables."""
+    kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def _unknown(place: str, key: str, table: str, fields: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key.rpartition(".")[2], fields, 1)
+    within = f"{table}." if table else ""
+    hint = f"did you mean {within}{near[0]}?" if near else f"known: {', '.join(sorted(fields)) or f'{table} is one value'}"
+    return f"{place}: unknown key {key}; {hint}"
+
+
+def _said(error: str, sources: Mapping[str, str], place: str) -> str:
+    """msgspec's sentence with the key in front, and the file or the variable it stands in."""
+    what, _, path = error.partition(" - at `$")
+    key = path.rstrip("`").lstrip(".") or "the file"
+    what = f"{what[:1].lower()}{what[1:]}".replace("`", "")
+    source = next((name for dotted, name in sources.items() if key == dotted or key.startswith((f"{dotted}.", f"{dotted}["))), place)
+    return f"{source}: {key}: {what}"
 
 
 def _check_listen(config: Config) -> None:
     """Anything but loopback needs a token that somebody chose, so that nobody opens the door by accident."""
-    for name, listen in (("serve.otlp", config.serve.otlp), ("serve.api", config.serve.api)):
-        if not listen.startswith(LOOPBACK) and not config.serve.token_file:
+    doors = {"serve.otlp": config.serve.otlp, "serve.api": config.serve.api}
+    for name, listen in {**doors, "gateway.listen": config.gateway.listen, "dashboard.listen": config.dashboard.listen}.items():
+        found = LISTEN.fullmatch(listen)
+        if found is None or not 0 < int(found["port"]) < 65536:
+            raise ConfigError(f"{name} = {listen!r} is no address to listen on: write host:port, such as 127.0.0.1:8600")
+        if name in doors and not LOOPBACK.fullmatch(found["host"]) and not config.serve.token_file:
             raise ConfigError(f"{name} = {listen} is reachable from outside: set serve.token_file, or listen on 127.0.0.1")
+    if not config.serve.public_url.startswith(("http://", "https://")):
+        raise ConfigError(f"serve.public_url = {config.serve.public_url!r} is no URL: write http://host:8501")
+
+
+def expanded(name: str, text: str) -> Path:
+    """The path with `~` as the user's home. Raises ConfigError that names the setting."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{name} = {text}: this user has no home folder; set it to a full path") from None

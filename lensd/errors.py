@@ -15,6 +15,7 @@ LensdError
 │   └── UnreadableError     5  input that no reader understands
 ├── ServerError             5  the daemon answered with an error or not at all
 │   └── NoAnswerError       5  nobody answers there
+├── PartError               5  a part of `lensd up` did not come up or ended by itself; its own status where it is one of these
 ├── SqlRefusedError         2  SQL that the guard does not let through
 ├── SqlLimitError           5  SQL over its time or row limit
 └── ReceiveError            -  a body the door does not take; carries an HTTP status
@@ -32,7 +33,7 @@ class LensdError(Exception):
     """Expected failure: one line for people, a code for programs, an exit status for shells."""
 
     code: ClassVar[str] = "error"
-    exit_status: ClassVar[int] = 1
+    exit_status: int = 1
 
 
 class UsageError(LensdError):
@@ -94,6 +95,18 @@ class ServerError(LensdError):
 
 class NoAnswerError(ServerError):
     code = "server-silent"
+
+
+class PartError(LensdError):
+    """`status`: what the part itself ended with, None where it still ran."""
+
+    code = "part-ended"
+    exit_status = 5
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        if status in (2, 5):
+            self.exit_status = status
 
 
 class SqlRefusedError(LensdError):

@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code: docs/conventions.md and docs/schema.md.
+"""Writes the reference pages that are made from the code: wire names, public tables, configuration, runbooks.
 
 usage: docs.py [--check]     --check writes nothing and exits 1 when a page is stale; standard library only
 """
@@ -13,6 +13,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONVENTIONS = "collectors/lensd_collectors/conventions.py"
 SCHEMA = "lensd/store/schema.sql"
+STRUCTS = (
+    ("serve", "lensd/config.py", "ServeConfig"),
+    ("serve.limits", "lensd/receive/limits.py", "DoorLimits"),
+    ("timeline", "lensd/timeline/limits.py", "Limits"),
+    ("gateway", "collectors/lensd_collectors/gateway/config.py", "GatewayConfig"),
+    ("gateway.upstreams", "collectors/lensd_collectors/gateway/config.py", "Upstream"),
+    ("agent", "collectors/lensd_collectors/host/config.py", "AgentConfig"),
+    ("agent.engines", "collectors/lensd_collectors/host/config.py", "WatchedEngine"),
+    ("dashboard", "lensd/config.py", "DashboardConfig"),
+    ("runbooks", "lensd/config.py", "RunbooksConfig"),
+    ("alerts", "lensd/alerts/config.py", "AlertsConfig"),
+    ("alerts.webhooks", "lensd/alerts/destinations/alertmanager_webhook.py", "Webhook"),
+)
 MADE = "<!-- Made by tools/docs.py from {source}: edit that, then run `make docs`. -->"
 TABLE = re.compile(r"((?:^--[^\n]*\n)*)^CREATE TABLE (\w+) \(\n(.*?)^\)", re.M | re.S)
 COLUMN = re.compile(r"^\s+(\w+) ([^,\n]+?),?\s*(?:--\s*(.*))?$", re.M)
@@ -98,11 +111,60 @@ def schema(source: str) -> str:
     return "\n".join(page) + "\n"
 
 
+def configuration(root: Path) -> str:
+    """The page of lensd.toml: every table with its keys, their types, defaults and meaning."""
+    page = ["# Configuration", "", MADE.format(source="the parts' own config structs"), ""]
+    page += [
+        "One `lensd.toml`, looked for at `--config`, `./lensd.toml`, `~/.config/lensd/lensd.toml`, `/etc/lensd/lensd.toml`. Every value",
+        "also as `LENSD_TABLE__KEY` in the environment: `LENSD_GATEWAY__LISTEN=127.0.0.1:9000`. An unknown key is an error.",
+    ]
+    for table, path, name in STRUCTS:
+        source = (root / path).read_text()
+        node = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == name)
+        constants = {
+            n.targets[0].id: ast.unparse(n.value)
+            for n in ast.parse(source).body
+            if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
+        }
+        is_list = table.partition(".")[2] not in ("", "limits")
+        page += ["", f"## {f'[[{table}]]' if is_list else f'[{table}]'}", "", *(ast.get_docstring(node) or "").splitlines(), ""]
+        page += [row("key", "type", "default", "meaning"), row("---", "---", "---", "---")]
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                default = ast.unparse(field.value) if field.value is not None else "required"
+                comment = _comment(source.splitlines(), field)
+                page.append(row(code(field.target.id), code(_kind(field.annotation)), code(constants.get(default, default)), comment))
+    return "\n".join(page) + "\n"
+
+
+def _kind(annotation: ast.expr) -> str:
+    """The type as people write it: bounds are told by the error that a value over them gives."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
+            return ast.unparse(first)
+        case ast.Name(id="AboveZero" | "Seconds"):
+            return "float"
+    return ast.unparse(annotation)
+
+
+def runbooks(root: Path) -> str:
+    """The page of causes: every runbook with what it says and where it is judged."""
+    page = ["# Runbooks", "", MADE.format(source="runbooks/"), "", "`lensd runbooks show ID` prints one whole.", ""]
+    page += [row("id", "kind", "severity", "stage", "scope", "what it says"), row("---", "---", "---", "---", "---", "---")]
+    for path in sorted((root / "runbooks").glob("*.md")):
+        front = dict(re.findall(r"^(\w+): (.*)$", path.read_text().split("---\n")[1], re.M))
+        link = f"[{path.stem}](../runbooks/{path.name})"
+        page.append(row(link, *(front[key] for key in ("kind", "severity", "stage", "scope", "title"))))
+    return "\n".join(page) + "\n"
+
+
 def pages(root: Path) -> dict[Path, str]:
     """Every page that is made, with what it should hold."""
     return {
         root / "docs/conventions.md": conventions((root / CONVENTIONS).read_text()),
         root / "docs/schema.md": schema((root / SCHEMA).read_text()),
+        root / "docs/configuration.md": configuration(root),
+        root / "docs/runbooks.md": runbooks(root),
     }
 
 

@@ -16,6 +16,9 @@ from lensd.demo.replay import Body, Recording, parsed, write
 from lensd.demo.tour import Stop
 from lensd.store.segments import Scan
 
+PATHS = re.compile(r"(?:/[\w.@+-]+)+(?=/(?:\.?engine|lib|venv|model|\.demo)\b)")
+"""Where something lay on the machine that recorded; what it was is kept."""
+
 
 def main() -> None:
     folder = Path(sys.argv[1])

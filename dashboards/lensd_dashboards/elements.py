@@ -130,10 +130,10 @@ def incident_badges(incident: Incident) -> None:
     st.badge(incident.severity, color="gray")
 
 
-def incident_line(incident: Incident) -> str:
+def incident_line(incident: Incident, now_us: int) -> str:
     """Where, since when and for how long, and how many requests were hit."""
     where = " · ".join(value for _, value in reach(incident))
-    until = incident.resolved_at if incident.resolved_at is not None else incident.last_seen_at
+    until = incident.resolved_at if incident.resolved_at is not None else max(now_us, incident.opened_at)
     lasted = wording.duration((until - incident.opened_at) / 1000)
     how_long = f"lasted {lasted}" if incident.resolved_at is not None else f"on for {lasted} so far"
     hit = f"{wording.count(incident.requests_hit, 'request')} hit"

@@ -2,8 +2,10 @@
 
 import asyncio
 import hmac
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,14 +21,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lensd.api.backend import Backend
+from lensd.api.items import in_order, text_of
 from lensd.diagnosis.diagnose import diagnose_row
-from lensd.errors import LensdError, RequestNotFoundError, SqlLimitError, SqlRefusedError, UsageError
-from lensd.records import Diagnosis
+from lensd.errors import IncidentNotFoundError, LensdError, RequestNotFoundError, SqlLimitError, SqlRefusedError, StoreError, UsageError
+from lensd.records import Diagnosis, Incident
 from lensd.store import queries
+from lensd.store.catalog import store_errors
+from lensd.store.interface import Cursor
 
 PREFIX = "/api/v1"
+STATES = ("open", "acknowledged", "resolved")
 MAX_WAIT_S = 30.0
-_STATUS_OF = {RequestNotFoundError: 404, UsageError: 400, SqlRefusedError: 400, SqlLimitError: 400}
+MAX_INT = (1 << 31) - 1
+MAX_INSTANT_US = 253_402_300_799_000_000  # the end of the year 9999
+_STATUS_OF = {
+    RequestNotFoundError: 404,
+    IncidentNotFoundError: 404,
+    UsageError: 400,
+    SqlRefusedError: 400,
+    SqlLimitError: 400,
+    StoreError: 503,
+}
 
 
 def build_app(backend: Backend) -> ASGIApp:
@@ -33,8 +49,8 @@ def build_app(backend: Backend) -> ASGIApp:
     api = _Api(backend)
     paths: dict[str, Callable[[Request], Any]] = {
         "requests": api.requests,
-        "requests/{id}": api.request,
-        "requests/{id}/diagnosis": api.diagnosis,
+        "requests/{id:path}/diagnosis": api.diagnosis,  # ids are what callers choose: a slash in one is no fault
+        "requests/{id:path}": api.request,
         "incidents": api.incidents,
         "incidents/{id}": api.incident,
         "status": api.status,
@@ -46,7 +62,7 @@ def build_app(backend: Backend) -> ASGIApp:
     routes = [Route(f"{PREFIX}/{path}", endpoint) for path, endpoint in paths.items()]
     routes += [Route(f"{PREFIX}/incidents/{{id}}/{act}", api.act, methods=["POST"]) for act in ("ack", "close")]
     routes += [Route("/healthz", lambda _: Response("ok\n", media_type="text/plain")), Route("/metrics", api.metrics)]
-    app = Starlette(routes=routes, exception_handlers={LensdError: _failed, HTTPException: _failed, ValueError: _failed})
+    app = Starlette(routes=routes, exception_handlers={LensdError: _failed, HTTPException: _refused, Exception: _broken})
     return _Guarded(app, backend.token)
 
 
@@ -55,12 +71,12 @@ class _Guarded:
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
-        self._wanted = f"Bearer {token}".encode() if token else None
+        self._wanted = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._wanted is not None and scope["path"] != "/healthz":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
+            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._wanted):
                 await _error(401, "unauthorized", "this API wants the bearer token of the daemon's token file")(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -76,16 +92,20 @@ class _Api:
             key=query.get("key"),
             model=query.get("model"),
             engine=query.get("engine"),
-            status=_int(query.get("status"), "status"),
+            status=_int(query, "status"),
             outcome=query.get("outcome"),
             label=query.get("label"),
-            since=_instant(query.get("since")),
-            until=_instant(query.get("until")),
+            since=_instant(query, "since"),
+            until=_instant(query, "until"),
         )
-        with self._backend.store.cursor() as cursor:
+        limit, after = _int(query, "limit", least=1), query.get("cursor")
+        with self._reading() as cursor:
             if ident := query.get("id"):
                 return _json({"items": _rows(queries.find_requests(cursor, ident)), "next": None})
-            page = queries.list_requests(cursor, wanted, _int(query.get("limit"), "limit") or 100, query.get("cursor"))
+            try:
+                page = queries.list_requests(cursor, wanted, limit or queries.DEFAULT_PAGE, after)
+            except ValueError as error:
+                raise UsageError(f"cursor: {error}") from None
         return _json({"items": _rows(page.items), "next": page.next})
 
     def request(self, request: Request) -> Response:
@@ -93,8 +113,8 @@ class _Api:
 
     async def diagnosis(self, request: Request) -> Response:
         """Waits up to `wait` seconds for the request to come in and to settle."""
-        ident, wait = request.path_params["id"], min(float(request.query_params.get("wait", 0)), MAX_WAIT_S)
-        until = time.monotonic() + wait
+        ident = request.path_params["id"]
+        until = time.monotonic() + min(_seconds(request.query_params, "wait"), MAX_WAIT_S)
         while True:
             row = await run_in_threadpool(self._newest, ident)
             if time.monotonic() >= until or (row is not None and row["settled"]):
@@ -105,11 +125,18 @@ class _Api:
         return _json(await run_in_threadpool(self._diagnose, row))
 
     def _diagnose(self, row: dict[str, Any]) -> Diagnosis:
-        with self._backend.store.cursor() as cursor:
+        with self._reading() as cursor:
             return diagnose_row(cursor, row, self._backend.runbooks, self._backend.params, self._backend.limits, time.time_ns() // 1000)
 
+    @contextmanager
+    def _reading(self) -> Iterator[Cursor]:
+        with store_errors("read the store"), self._backend.store.cursor() as cursor:
+            yield cursor
+
     def _find(self, ident: str) -> list[dict[str, Any]]:
-        with self._backend.store.cursor() as cursor:
+        if not ident.strip():
+            raise UsageError("the request id is missing")
+        with self._reading() as cursor:
             found = queries.find_requests(cursor, ident)
         if not found:
             raise RequestNotFoundError(f"no request {ident}")
@@ -122,23 +149,33 @@ class _Api:
             return None
 
     def incidents(self, request: Request) -> Response:
-        state = request.query_params.get("state")
-        items = [i for i in self._backend.incidents.all() if state is None or i.state == state]
-        return _json({"items": sorted(items, key=lambda i: (i.state == "resolved", -i.opened_at)), "next": None})
+        state = request.query_params.get("state") or None
+        if state not in (None, *STATES):
+            raise UsageError(f"state = {state!r} is none of {', '.join(STATES)}")
+        return _json({"items": in_order(i for i in self._incidents() if state is None or i.state == state), "next": None})
 
     def incident(self, request: Request) -> Response:
         wanted = request.path_params["id"]
-        found = next((i for i in self._backend.incidents.all() if i.incident_id == wanted), None)
-        return _json(found) if found is not None else _error(404, "incident-not-found", f"no incident {wanted}")
+        found = next((i for i in self._incidents() if i.incident_id == wanted), None)
+        if found is None:
+            raise IncidentNotFoundError(f"no incident {wanted}")
+        return _json(found)
 
     def act(self, request: Request) -> Response:
         wanted = request.path_params["id"]
         act = self._backend.incidents.acknowledge if request.url.path.endswith("/ack") else self._backend.incidents.close
         done = act(wanted)
-        return _json(done) if done is not None else _error(404, "incident-not-found", f"no incident {wanted}")
+        if done is None:
+            ended = any(i.incident_id == wanted for i in self._incidents())
+            raise IncidentNotFoundError(f"incident {wanted} is resolved already" if ended else f"no incident {wanted}")
+        return _json(done)
+
+    def _incidents(self) -> list[Incident]:
+        with store_errors("read the incidents"):
+            return self._backend.incidents.all()
 
     def status(self, request: Request) -> Response:
-        with self._backend.store.cursor() as cursor:
+        with self._reading() as cursor:
             engines = _rows(queries.engine_states(cursor))
         return _json(self._backend.health() | {"engines": engines})
 
@@ -151,12 +188,15 @@ class _Api:
         name = query.get("name", "")
         if name not in queries.SERIES:
             raise UsageError(f"no series {name!r}; known: {', '.join(sorted(queries.SERIES))}")
-        since, until = _instant(query.get("since")) or now - 3600 * 1_000_000, _instant(query.get("until")) or now
-        with self._backend.store.cursor() as cursor:
+        until = now if (given := _instant(query, "until")) is None else given
+        since = until - 3600 * 1_000_000 if (given := _instant(query, "since")) is None else given
+        if since > until:
+            raise UsageError("since is later than until")
+        with self._reading() as cursor:
             return _json({"items": _rows(queries.series(cursor, name, query.get("engine"), since, until)), "next": None})
 
     def deliveries(self, request: Request) -> Response:
-        with self._backend.store.cursor() as cursor:
+        with self._reading() as cursor:
             found = queries.rows(cursor, "select * from deliveries order by attempted_at desc limit 500")
         return _json({"items": _rows(found), "next": None})
 
@@ -167,15 +207,22 @@ class _Api:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        return _error(
-            error.status_code, "not-found" if error.status_code == 404 else "refused", f"{error.detail}: {request.url.path}".lower()
-        )
-    if isinstance(error, LensdError):
-        status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
-        return _error(status, error.code, str(error))
-    return _error(400, "usage", str(error))
+def _failed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, LensdError)
+    status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
+    return _error(status, error.code, str(error))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """No such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+    return _error(error.status_code, code, f"{error.detail}: {request.method} {request.url.path}")
+
+
+def _broken(_: Request, error: Exception) -> Response:
+    """A fault of ours: the caller gets the error's kind in the one shape, the log gets the traceback."""
+    return _error(500, "bug", f"this is a fault of lensd: {type(error).__name__}; the daemon's log has the rest")
 
 
 def _error(status: int, code: str, message: str) -> Response:
@@ -188,25 +235,42 @@ def _json(value: Any, status: int = 200) -> Response:
 
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Instants with their zone, so that they read as RFC 3339."""
-    return [{k: v.replace(tzinfo=UTC) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
+    return [{k: text_of(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
 
 
-def _int(text: str | None, name: str) -> int | None:
-    if text is None or text == "":
+def _int(query: QueryParams, name: str, least: int = 0) -> int | None:
+    text = query.get(name)
+    if not text:
         return None
-    if not text.lstrip("-").isdigit():
-        raise UsageError(f"{name} = {text!r} is not a whole number")
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= MAX_INT:
+        raise UsageError(f"{name} = {text!r} is not a whole number from {least} on")
     return int(text)
 
 
-def _instant(text: str | None) -> int | None:
-    """RFC 3339 or microseconds since the epoch."""
-    if text is None or text == "":
-        return None
-    if text.isdigit():
-        return int(text)
+def _seconds(query: QueryParams, name: str) -> float:
+    text = query.get(name) or "0"
     try:
-        at = datetime.fromisoformat(text)
+        value = float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no instant: write 2026-01-31T09:00:00Z") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{name} = {text!r} is not a number of seconds")
+    return value
+
+
+def _instant(query: QueryParams, name: str) -> int | None:
+    """RFC 3339 or microseconds since the epoch."""
+    text = query.get(name)
+    if not text:
+        return None
+    try:
+        if text.isascii() and text.isdigit():
+            at = int(text[:20])
+        else:
+            moment = datetime.fromisoformat(text)
+            at = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        at = -1
+    if not 0 <= at <= MAX_INSTANT_US:
+        raise UsageError(f"{name} = {text!r} is no instant: write 2026-01-31T09:00:00Z")
+    return at

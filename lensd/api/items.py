@@ -1,8 +1,12 @@
 """What the API's lists hold: the rows of the store with their instants as RFC 3339 text, and the daemon's state."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 import msgspec
+
+from lensd.records import Incident
 
 T = TypeVar("T")
 
@@ -152,3 +156,13 @@ class ServerStatus(Item, frozen=True, kw_only=True):
 
 class Changes(Item, frozen=True, kw_only=True):
     seq: int
+
+
+def in_order(incidents: Iterable[Incident]) -> list[Incident]:
+    """Those that still stand first, then newest first."""
+    return sorted(incidents, key=lambda i: (i.state == "resolved", -i.opened_at, i.incident_id))
+
+
+def text_of(at: datetime) -> str:
+    """RFC 3339 of a naive UTC instant, to the microsecond."""
+    return at.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")

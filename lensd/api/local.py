@@ -1,31 +1,34 @@
 """The same answers without a daemon: the store's files read-only, with the journal that nobody has drained yet."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from lensd_collectors.rows import IncidentRow, Row
 
-from lensd.api.items import Page, RequestItem
+from lensd.api.items import Page, RequestItem, in_order, text_of
 from lensd.config import Config
-from lensd.diagnosis.diagnose import diagnose_row, instant
+from lensd.diagnosis.diagnose import diagnose_row
 from lensd.diagnosis.runbook import load
-from lensd.errors import IncidentNotFoundError, RequestNotFoundError, UsageError
+from lensd.errors import IncidentNotFoundError, RequestNotFoundError
 from lensd.incidents import from_row
 from lensd.receive.decode import Decoder
 from lensd.records import Diagnosis, Incident
 from lensd.store import queries
 from lensd.store.arrow import batch_of
+from lensd.store.catalog import store_errors
 from lensd.store.folder import FolderStore
-from lensd.store.interface import Store
+from lensd.store.interface import Cursor, Store
 from lensd.store.segments import Scan, Signal
 from lensd.store.writer import replay
 from lensd.timeline.assembler import Assembler, touched
 
 
 class LocalReader:
-    """Reads; what only a daemon can do (acknowledge, close) it refuses."""
+    """Reads as `lensd.api.client.Client` does; what only a daemon can do (acknowledge, close) it has not."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
@@ -33,9 +36,14 @@ class LocalReader:
 
     @classmethod
     def open(cls, folder: Path, config: Config) -> "LocalReader":
-        """Raises NoStoreError, StoreBusyError."""
+        """Raises NoStoreError, StoreBusyError, StoreFailedError."""
         store = FolderStore(folder, read_only=True)
-        _add_undrained(store, folder, config)
+        try:
+            with store_errors(f"read store {folder}"):
+                _add_undrained(store, folder, config)
+        except BaseException:
+            store.close()
+            raise
         return cls(store, config)
 
     def shut(self) -> None:
@@ -43,10 +51,10 @@ class LocalReader:
 
     def requests(self, *, limit: int | None = None, cursor: str | None = None, id: str | None = None, **wanted: Any) -> Page[RequestItem]:
         """Requests newest first; filters as the client's."""
-        with self._store.cursor() as reading:
+        with self._reading() as reading:
             if id is not None:
                 return Page(items=tuple(_item(row) for row in queries.find_requests(reading, id)))
-            page = queries.list_requests(reading, queries.RequestFilter(**wanted), limit or 100, cursor)
+            page = queries.list_requests(reading, queries.RequestFilter(**wanted), limit or queries.DEFAULT_PAGE, cursor)
         return Page(items=tuple(_item(row) for row in page.items), next=page.next)
 
     def request(self, id: str) -> tuple[RequestItem, ...]:
@@ -56,14 +64,13 @@ class LocalReader:
         """The verdict on the newest request of that id; nothing more can come, so there is nothing to wait for."""
         row = self._find(id)[0]
         runbooks = load(self._config.runbooks.folders)
-        with self._store.cursor() as cursor:
+        with self._reading() as cursor:
             return diagnose_row(cursor, row, runbooks, self._config.runbooks.params, self._config.timeline, _now())
 
     def incidents(self, state: str | None = None) -> tuple[Incident, ...]:
-        with self._store.cursor() as cursor:
-            rows = queries.structs(cursor, IncidentRow, "select * from incidents order by opened_at desc")
-        found = [from_row(row) for row in rows]
-        return tuple(i for i in found if state is None or i.state == state)
+        with self._reading() as cursor:
+            found = [from_row(row) for row in queries.structs(cursor, IncidentRow, "select * from incidents")]
+        return tuple(in_order(i for i in found if state is None or i.state == state))
 
     def incident(self, id: str) -> Incident:
         found = next((i for i in self.incidents() if i.incident_id == id), None)
@@ -71,13 +78,13 @@ class LocalReader:
             raise IncidentNotFoundError(f"no incident {id}")
         return found
 
-    def ack(self, id: str) -> Incident:
-        raise UsageError("only a running daemon can acknowledge or close an incident: start `lensd serve`")
-
-    close = ack
+    @contextmanager
+    def _reading(self) -> Iterator[Cursor]:
+        with store_errors("read the store"), self._store.cursor() as cursor:
+            yield cursor
 
     def _find(self, ident: str) -> list[dict[str, Any]]:
-        with self._store.cursor() as cursor:
+        with self._reading() as cursor:
             found = queries.find_requests(cursor, ident)
         if not found:
             raise RequestNotFoundError(f"no request {ident}")
@@ -106,7 +113,7 @@ def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
 
 def _item(row: dict[str, Any]) -> RequestItem:
     """The row as the API gives it."""
-    times = {name: instant(row[name]) for name in ("started_at", "ended_at") if row[name] is not None}
+    times = {name: text_of(row[name]) for name in ("started_at", "ended_at") if row[name] is not None}
     return msgspec.convert({**row, **times}, RequestItem)
 
 

@@ -12,11 +12,11 @@ def register(app: typer.Typer) -> None:
 def demo(
     once: Annotated[bool, typer.Option("--once", help="End after the tour; 0 only if every fault was named right.")] = False,
     engine_url: Annotated[
-        str | None, typer.Option("--engine-url", envvar="ENGINE_URL", help="A running engine; it is neither flooded nor killed.")
+        str | None, typer.Option("--engine-url", metavar="URL", envvar="ENGINE_URL", help="A running engine; it is neither flooded nor killed.")
     ] = None,
-    engine_key_file: Annotated[str, typer.Option("--engine-key-file", envvar="ENGINE_KEY_FILE", help="File with that engine's key.")] = "",
-    engine_dir: Annotated[str, typer.Option("--engine-dir", help="Where the demo's own engine is built.")] = ".engine",
-    folder: Annotated[str, typer.Option("--folder", help="The demo's store, keys, logs.")] = ".demo",
+    engine_key_file: Annotated[str, typer.Option("--engine-key-file", metavar="FILE", envvar="ENGINE_KEY_FILE", help="File with that engine's key.")] = "",
+    engine_dir: Annotated[str, typer.Option("--engine-dir", metavar="FOLDER", help="Where the demo's own engine is built.")] = ".engine",
+    folder: Annotated[str, typer.Option("--folder", metavar="FOLDER", help="The demo's store, keys, logs.")] = ".demo",
 ) -> int:
     from pathlib import Path
 

@@ -1,18 +1,26 @@
 """`lensd incidents ls|show|ack|close`: what is wrong now, and what was."""
 
-from typing import Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lensd.cli import options as o
-from lensd.cli.table import print_table
+from lensd.cli.table import Columns, clock, print_table
 
-Id = Annotated[str, typer.Argument(help="Incident id, as `lensd incidents ls` prints it.")]
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from lensd.api.client import Client
+    from lensd.records import Incident
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Incident id, as `lensd incidents ls` prints it.")]
+State = StrEnum("State", ["open", "acknowledged", "resolved"])
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Incidents: causes that stand on an engine, model, GPU or key.")
-    group.command("ls", help="List incidents, open ones first.")(ls)
+    group.command("ls", help="List incidents: those that still stand first, then the newest.")(ls)
     group.command("show", help="Show one incident.")(show)
     group.command("ack", help="Say that somebody works on it.")(ack)
     group.command("close", help="Close it by hand.")(close)
@@ -20,16 +28,28 @@ def register(app: typer.Typer) -> None:
 
 
 def ls(
-    state: Annotated[str | None, typer.Option("--state", help="open, acknowledged or resolved.")] = None,
+    state: Annotated[State | None, typer.Option("--state", help="In this state.")] = None,
     json_flag: o.JsonFlag = False,
     server: o.Server = None,
     store: o.StorePath = None,
     config: o.ConfigPath = None,
 ) -> int:
     with o.open_reader(o.load_config(config), server, store) as reader:
-        items = reader.incidents(state)
-    columns = ("incident_id", "state", "severity", "label", "engine", "model", "requests_hit", "opened_at", "resolved_at")
-    print_table(items, columns, as_json=json_flag, empty="no incidents")
+        items = reader.incidents(state.value if state is not None else None)
+    if json_flag:
+        o.print_json({"items": items, "next": None})
+        return 0
+    shown: Columns = {
+        "incident": "incident_id",
+        "state": "state",
+        "severity": "severity",
+        "label": "label",
+        "on": _subject,
+        "requests": "requests_hit",
+        "opened (UTC)": lambda i: clock(i.opened_at),
+        "resolved (UTC)": lambda i: clock(i.resolved_at),
+    }
+    print_table(items, shown, empty="no incidents" if state is None else f"no incidents that are {state}")
     return 0
 
 
@@ -37,28 +57,50 @@ def show(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, stor
     with o.open_reader(o.load_config(config), server, store) as reader:
         incident = reader.incident(ident)
     if json_flag:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(incident), indent=2).decode())
+        o.print_json(incident)
         return 0
-    print(f"{incident.label}  {incident.state}, {incident.severity}, {incident.confidence}")
+    print(f"{incident.label}  {incident.severity}, {incident.confidence}, {incident.state}")
     print(incident.cause)
     print(f"fix: {incident.fix}\n")
-    print(f"on {incident.engine or incident.model or incident.key_id or 'the whole system'}, {incident.requests_hit} requests hit")
+    ended = f", resolved {clock(incident.resolved_at)}" if incident.resolved_at is not None else f", last seen {clock(incident.last_seen_at)}"
+    print(f"on {_subject(incident)}, {incident.requests_hit} request{'' if incident.requests_hit == 1 else 's'} hit")
+    print(f"since {clock(incident.opened_at)}{ended} (UTC)")
+    if incident.evidence:
+        print("\nevidence")
     for evidence in incident.evidence:
         print(f"  - {evidence.text}")
+    if incident.typical_requests:
+        print("\nlook at")
     for request in incident.typical_requests:
         print(f"  lensd diagnose {request}")
     return 0
 
 
-def ack(ident: Id, server: o.Server = None, config: o.ConfigPath = None) -> int:
-    with o.open_reader(o.load_config(config), server) as reader:
-        print(f"{ident} is {reader.ack(ident).state}")
+def ack(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, config: o.ConfigPath = None) -> int:
+    with _daemon(server, config) as daemon:
+        return _told(daemon.ack(ident), json_flag)
+
+
+def close(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, config: o.ConfigPath = None) -> int:
+    with _daemon(server, config) as daemon:
+        return _told(daemon.close(ident), json_flag)
+
+
+def _daemon(server: str | None, config: str | None) -> "AbstractContextManager[Client]":
+    """Only a running daemon can change an incident."""
+    from lensd.api.reader import open_daemon
+
+    return open_daemon(o.load_config(config), server)
+
+
+def _told(incident: "Incident", json_flag: bool) -> int:
+    if json_flag:
+        o.print_json(incident)
+    else:
+        print(f"{incident.incident_id} is {incident.state}")
     return 0
 
 
-def close(ident: Id, server: o.Server = None, config: o.ConfigPath = None) -> int:
-    with o.open_reader(o.load_config(config), server) as reader:
-        print(f"{ident} is {reader.close(ident).state}")
-    return 0
+def _subject(incident: "Incident") -> str:
+    named = (("engine", incident.engine), ("model", incident.model), ("gpu", incident.gpu), ("key", incident.key_id))
+    return ", ".join(f"{kind} {name}" for kind, name in named if name) or "the whole system"

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from typing import Final
+from typing import Final, cast
 
 COMMANDS: Final = {
     # verb -> (module, extra that holds what it needs)
@@ -21,6 +21,8 @@ COMMANDS: Final = {
     "dashboard": ("dashboard", "dashboard"),
     "demo": ("demo", "all"),
 }
+INTERRUPTED: Final = 130
+COMPLETING: Final = "_LENSD_COMPLETE"  # set by the shell's completion script
 
 
 def main() -> None:
@@ -32,18 +34,22 @@ def main() -> None:
         # The reader closed the pipe: it has what it wants. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:
-    """Exit status of one call; usage and expected failures are one line on stderr."""
+    """Exit status of one call; usage and expected failures are one line on stderr, with --json also a document on stdout."""
     verb = next((a for a in arguments if not a.startswith("-")), None)
     extra = COMMANDS[verb][1] if verb in COMMANDS else "cli"
     try:
-        app = _app(verb)
+        return _run(_app(verb), arguments)
     except ModuleNotFoundError as error:
-        return _missing(error, extra)
-    return _run(app, arguments, extra)
+        if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
+            raise  # a module of ours that is missing is a bug
+        told = f"this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'"
+        return _fail(arguments, "extra-missing", told, 2)
 
 
 def _app(verb: str | None) -> object:
@@ -59,7 +65,6 @@ def _app(verb: str | None) -> object:
         help="Names the cause when a request to a self-hosted LLM server hangs, dies or comes back wrong.",
         epilog="Exit status: 0 nothing wrong, 3 a finding, 4 no such request, 5 too little to judge from, 2 usage, 1 a bug.",
         context_settings={"help_option_names": ["-h", "--help"]},
-        result_callback=_end,
     )
 
     @app.callback()
@@ -74,13 +79,6 @@ def _app(verb: str | None) -> object:
     return app
 
 
-def _end(status: object, **_: object) -> None:
-    """A verb returns its exit status."""
-    import typer
-
-    raise typer.Exit(status if isinstance(status, int) else 0)
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
@@ -91,26 +89,61 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _run(app: object, arguments: list[str], extra: str) -> int:
+def _run(app: object, arguments: list[str]) -> int:
+    """A verb returns its exit status. Typer's own way of ending hides a closed pipe and says a usage error in four lines."""
     import typer
 
     from lensd.errors import LensdError
 
+    usage_error = cast(type[Exception], typer.BadParameter.__mro__[1])  # typer does not name it
+    command = typer.main.get_command(app)  # type: ignore[arg-type]
+    if COMPLETING in os.environ:
+        command.main(args=arguments, prog_name="lensd")
     try:
-        typer.main.get_command(app)(args=arguments, prog_name="lensd")  # type: ignore[arg-type]
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        with command.make_context("lensd", list(arguments)) as context:
+            status = command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except usage_error as error:
+        return _misused(arguments, error)
     except LensdError as error:
-        print(f"lensd: {error}", file=sys.stderr)
-        return error.exit_status
-    except ModuleNotFoundError as error:
-        return _missing(error, extra)
-    return 0
+        return _fail(arguments, error.code, str(error), error.exit_status)
+    except (BrokenPipeError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if _wants_json(arguments):
+            _print_error("bug", f"{type(error).__name__}: {error}")
+        raise
+    return status if isinstance(status, int) else 0
 
 
-def _missing(error: ModuleNotFoundError, extra: str) -> int:
-    """One line on the extra that brings the module; a module of ours that is missing is a bug."""
-    if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
-        raise error
-    print(f"lensd: this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'", file=sys.stderr)
-    return 2
+def _misused(arguments: list[str], error: BaseException) -> int:
+    """The usage error in one line, with the help to look at; a call that lacks its verb gets the help itself."""
+    message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]
+    if message.startswith("Usage:"):
+        print(message, file=sys.stderr)
+        return 2
+    message = message.replace("Value error, ", "").rstrip(".")
+    shown = f"{message[:1].lower()}{message[1:]}"
+    where = f"; see `{context.command_path} --help`" if context is not None else ""
+    return _fail(arguments, "usage", f"{shown}{where}", 2)
+
+
+def _fail(arguments: list[str], code: str, message: str, exit_status: int) -> int:
+    print(f"lensd: {message}", file=sys.stderr)
+    if _wants_json(arguments):
+        _print_error(code, message)
+    return exit_status
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Told by the words, since a call that does not parse has no options."""
+    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in given or "--format=json" in given or ("--format", "json") in zip(given, given[1:], strict=False)
+
+
+def _print_error(code: str, message: str) -> None:
+    """stdout stays one document that parses, as for an answer."""
+    import json
+
+    print(json.dumps({"schema_version": 1, "error": {"code": code, "message": message}}, indent=2, ensure_ascii=False))

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from lensd.config import Config
     from lensd.records import Diagnosis
 
-ConfigPath = Annotated[str | None, typer.Option("--config", help="Path of lensd.toml.", show_default="./, ~/.config/lensd/, /etc/lensd/")]
-Server = Annotated[
-    str | None, typer.Option("--server", envvar="LENSD_URL", help="URL of the daemon's API.", show_default="from lensd.toml")
+ConfigPath = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="Path of lensd.toml.", show_default="./, ~/.config/lensd/, /etc/lensd/")
 ]
-StorePath = Annotated[str | None, typer.Option("--store", help="Read this store folder, without a daemon.")]
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", envvar="LENSD_URL", help="The daemon's API.", show_default="from lensd.toml")
+]
+StorePath = Annotated[str | None, typer.Option("--store", metavar="FOLDER", help="Read this store folder, without a daemon.")]
 
 
 class Format(StrEnum):
@@ -31,7 +33,7 @@ class FailOn(StrEnum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the answer.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, also for an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the label alone.")]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Least severity that exits with 3.")]
 
@@ -50,6 +52,13 @@ def open_reader(config: "Config", server: str | None, store: str | None = None) 
     from lensd.api.reader import open_reader as open_it
 
     return open_it(config, server, store)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
 def print_diagnosis(diagnosis: "Diagnosis", form: Format, quiet: bool, fail_on: FailOn) -> int:
@@ -72,7 +81,7 @@ def print_diagnosis(diagnosis: "Diagnosis", form: Format, quiet: bool, fail_on: 
 
 
 def instant(text: str | None) -> int | None:
-    """Microseconds since the epoch of `2026-01-31T09:00`, `09:00` (today, UTC) or `15m` (that long ago)."""
+    """Microseconds since the epoch of `2026-01-31T09:00`, `09:00` (the last one, UTC) or `15m` (that long ago)."""
     from datetime import UTC, datetime, timedelta
 
     from lensd.errors import UsageError
@@ -80,14 +89,15 @@ def instant(text: str | None) -> int | None:
     if text is None:
         return None
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    if text[:-1].isdigit() and text[-1:] in units:
-        return int((time.time() - int(text[:-1]) * units[text[-1]]) * 1e6)
     try:
-        if len(text) <= 8 and ":" in text:
+        if text[:-1].isdecimal() and text[-1] in units:
+            at = datetime.fromtimestamp(time.time() - int(text[:-1]) * units[text[-1]], UTC)
+        elif len(text) <= 8 and ":" in text:
             clock = datetime.strptime(text, "%H:%M:%S" if text.count(":") == 2 else "%H:%M").time()
             at = datetime.combine(datetime.now(UTC).date(), clock, UTC)
-            return int((at if at <= datetime.now(UTC) else at - timedelta(days=1)).timestamp() * 1e6)
-        at = datetime.fromisoformat(text)
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6)
-    except ValueError:
+            at = at if at <= datetime.now(UTC) else at - timedelta(days=1)
+        else:
+            at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
         raise UsageError(f"{text!r} is no instant: write 2026-01-31T09:00, 09:00 or 15m (times are UTC)") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6)

@@ -1,11 +1,18 @@
 """`lensd requests ls`: what came through, newest first."""
 
-from typing import Annotated
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lensd.cli import options as o
-from lensd.cli.table import print_table
+from lensd.cli.table import Columns, clock, print_table
+
+if TYPE_CHECKING:
+    from lensd.api.items import RequestItem
+
+Outcome = StrEnum("Outcome", ["ok", "refused", "failed", "timed_out", "caller_gone", "cut", "open", "lost"])
 
 
 def register(app: typer.Typer) -> None:
@@ -15,23 +22,56 @@ def register(app: typer.Typer) -> None:
 
 
 def ls(
-    key: Annotated[str | None, typer.Option("--key", help="Of this key id.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Of this model.")] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="On this engine.")] = None,
-    status: Annotated[int | None, typer.Option("--status", help="Answered with this HTTP status.")] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="ok, refused, failed, timed_out, caller_gone, cut, open, lost.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Started after: 2026-01-31T09:00, 09:00 or 15m.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Started before.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="At most this many.")] = 50,
+    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="Of this key id.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Of this model.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="On this engine.")] = None,
+    status: Annotated[int | None, typer.Option("--status", metavar="CODE", help="Answered with this HTTP status.")] = None,
+    outcome: Annotated[Outcome | None, typer.Option("--outcome", help="Ended like this.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="WHEN", help="Started after: 2026-01-31T09:00, 09:00 or 15m.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Started before.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="At most this many, up to 500.")] = 50,
     json_flag: o.JsonFlag = False,
     server: o.Server = None,
     store: o.StorePath = None,
     config: o.ConfigPath = None,
 ) -> int:
+    from_us, to_us = o.instant(since), o.instant(until)
     with o.open_reader(o.load_config(config), server, store) as reader:
-        items = reader.requests(
-            key=key, model=model, engine=engine, status=status, outcome=outcome, since=o.instant(since), until=o.instant(until), limit=limit
-        ).items
-    columns = ("started_at", "request_id", "model", "key_id", "outcome", "status", "total_ms", "ttft_ms", "label")
-    print_table(items, columns, as_json=json_flag, empty="no requests yet")
+        page = reader.requests(
+            key=key,
+            model=model,
+            engine=engine,
+            status=status,
+            outcome=outcome.value if outcome is not None else None,
+            since=from_us,
+            until=to_us,
+            limit=limit,
+        )
+    if json_flag:
+        o.print_json(page)
+        return 0
+    filtered = any(value is not None for value in (key, model, engine, status, outcome, since, until))
+    print_table(page.items, columns(), empty="no requests that these filters let through" if filtered else "no requests yet")
+    if page.next is not None:
+        print(f"lensd: these are the newest {len(page.items)}; --limit shows more, --until earlier ones", file=sys.stderr)
     return 0
+
+
+def columns() -> Columns:
+    """How requests are listed."""
+    from lensd.report import duration
+
+    def name(item: "RequestItem") -> str | None:
+        return item.request_id or item.engine_request_id or item.trace_id
+
+    return {
+        "started (UTC)": lambda item: clock(item.started_at),
+        "request": name,
+        "model": "model",
+        "key": "key_id",
+        "outcome": "outcome",
+        "status": "status",
+        "total": lambda item: duration(item.total_ms),
+        "first token": lambda item: duration(item.ttft_ms),
+        "verdict": "label",
+    }

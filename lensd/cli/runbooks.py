@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from lensd.diagnosis.runbook import Runbook
 
-Folder = Annotated[list[str] | None, typer.Option("--folder", help="A folder of runbooks of your own; repeatable.")]
+Folder = Annotated[list[str] | None, typer.Option("--folder", metavar="FOLDER", help="A folder of runbooks of your own; repeatable.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,11 @@ def ls(folder: Folder = None, config: o.ConfigPath = None, json_flag: o.JsonFlag
     from lensd.cli.table import print_table
 
     books = sorted(_load(folder, config).values(), key=lambda b: b.id)
-    print_table(books, ("id", "kind", "severity", "stage", "scope", "status", "title"), as_json=json_flag, empty="no runbooks")
+    columns = ("id", "label", "kind", "severity", "stage", "scope", "status", "title")
+    if json_flag:
+        o.print_json({"items": [{name: getattr(book, name) for name in columns} for book in books], "next": None})
+        return 0
+    print_table(books, {name: name for name in columns if name != "label"}, empty="no runbooks")
     return 0
 
 

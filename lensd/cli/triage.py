@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 def triage(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders; what each is, is told by its content.")],
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="Restrict verdicts to this vocabulary: JSON, or one label a line.")
+        Path | None, typer.Option("--labels", metavar="FILE", help="Restrict verdicts to this vocabulary: JSON, or one label a line.")
     ] = None,
     json_flag: o.JsonFlag = False,
     form: o.FormatOption = o.Format.TEXT,

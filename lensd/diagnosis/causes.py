@@ -41,8 +41,11 @@ class Conclusion(NamedTuple):
     not_evaluated: tuple[NotEvaluated, ...]
 
 
-def conclude(evaluation: Evaluation, subject: Subject) -> Conclusion:
-    """The verdict on one request, or on a folder of files (`subject.kind`), where findings of many requests become one."""
+def conclude(evaluation: Evaluation, subject: Subject, doubts: Sequence[str] = ()) -> Conclusion:
+    """The verdict on one request, or on a folder of files (`subject.kind`), where findings of many requests become one.
+
+    `doubts`: what else there is, besides the requests, that does not look well; with one no negative is said.
+    """
     judged = _judged(evaluation, subject)
     request = judged.request_id if judged is not None else None
     books = {result.runbook.id: result.runbook for result in evaluation.results}
@@ -50,9 +53,9 @@ def conclude(evaluation: Evaluation, subject: Subject) -> Conclusion:
     fired = [finding for _, answer in answers if isinstance(answer, Fired) for finding in answer.findings]
     fired = [finding for finding in fired if _concerns(finding, judged)] if judged is not None else gather(fired)
     findings = rank(merge(fired), books)
-    well = _all_well(evaluation)
+    well = _all_well(evaluation, judged)
     spared = {r.runbook.label for r, answer in answers if r.runbook.scope == "request" and isinstance(answer, Quiet)}
-    verdict = _verdict(findings, well, judged, spared) or inconclusive(answers, judged)
+    verdict = _verdict(findings, well and not doubts, judged, spared) or inconclusive(answers, judged, doubts if well else ())
     findings = [finding for finding in findings if finding.kind != "negative" or finding.label == verdict.label]
     said = {finding.label for finding in findings}
     return Conclusion(verdict, tuple(findings), _ruled_out(answers, said), _not_evaluated(answers, said))
@@ -117,13 +120,16 @@ def merge(findings: Sequence[Finding]) -> list[Finding]:
     return merged
 
 
-def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None) -> Verdict:
+def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None, doubts: Sequence[str] = ()) -> Verdict:
     """What is said where the evidence does not carry a verdict: which missing thing would carry it."""
     asked = [answer for result, answer in answers if isinstance(answer, Unknown) and result.runbook.kind == "cause"]
     pointed = [name for answer in asked if answer.pointed for name in answer.missing]
     lacking = [name for answer in asked for name in answer.missing]
     names = list(dict.fromkeys(pointed or lacking))
-    if names:
+    if doubts:
+        cause = f"could not tell: the requests seen were served, but {'; '.join(doubts[:MOST_NAMED])}"
+        fix = "look at what is named; a runbook of your own can name its cause"
+    elif names:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         cause = f"could not tell, because this is missing: {', '.join(names[:MOST_NAMED])}{more}"
         fix = "attach what is missing (see not_evaluated), then look again"
@@ -190,13 +196,14 @@ def _with_explaining(own: Sequence[Finding], causes: Sequence[Finding]) -> list[
         labels |= above
 
 
-def _all_well(evaluation: Evaluation) -> bool:
-    """Whether a negative may be said: positive grounds for every request judged, and no rule that asks for more about one."""
+def _all_well(evaluation: Evaluation, judged: Judged | None) -> bool:
+    """Whether a negative may be said: positive grounds for the request judged, else for all there are, and no rule that asks for more."""
+    subjects = set(evaluation.subjects) if judged is None else {judged.request_id}
     negatives = [result for result in evaluation.results if result.runbook.kind == "negative"]
     grounds = {finding.request_id for result in negatives for finding in result.findings}
     causes = [result for result in evaluation.results if result.runbook.kind == "cause"]
-    asked = any(unknown.pointed for result in causes for unknown in result.unknown.values())
-    return not asked and (None in grounds or set(evaluation.subjects) <= grounds)
+    asked = any(unknown.pointed for result in causes for name, unknown in result.unknown.items() if name in subjects)
+    return not asked and (subjects <= grounds if subjects else None in grounds)
 
 
 def _concerns(finding: Finding, judged: Judged) -> bool:

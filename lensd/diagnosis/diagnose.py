@@ -64,7 +64,8 @@ def live_cites(cursor: Cursor, scope: Scope) -> LiveCites:
     names: dict[str, tuple[str, ...]] = {}
     for dialect in load_dialects().values():
         for column, metrics in dialect.metrics.items():
-            names[column.partition(".")[2]] = (*names.get(column.partition(".")[2], ()), *metrics)
+            plain = column.rpartition(".")[2]
+            names[plain] = names.get(plain, ()) + tuple(metrics)
     return LiveCites(cursor, scope.from_us, scope.to_us, names)
 
 

@@ -72,7 +72,7 @@ class LiveCites:
         if table == "events":
             quote = row["line"] or _event(row)
         elif table in SAMPLES:
-            quote = self._point(src, column) or _sample(table, column, row)
+            quote = self._point(src, column) or _sample(table, column, row, self._plain_name(column))
         elif table == "config_facts":
             quote = f"{row['name']}={row['value']}"
         else:
@@ -100,6 +100,10 @@ class LiveCites:
         row = result.fetchone()
         return None if row is None else dict(zip(columns, row, strict=True))
 
+    def _plain_name(self, column: str) -> str | None:
+        """What the engine calls a column that is one metric as it stands, by its newest name."""
+        return next((name for name in self._metric_names.get(column, ()) if "{" not in name and not name.startswith("sum:")), None)
+
     def _point(self, src: str, column: str) -> str | None:
         names = self._metric_names.get(column, ())
         row = self._one("points", src, "list_contains($names, name)", names) if names else None
@@ -109,9 +113,11 @@ class LiveCites:
         return f"{row['name']}{{{labels}}} {_value(row['value'])}"
 
 
-def _sample(table: str, column: str, row: Mapping[str, Any]) -> str:
-    labels = ",".join(f'{LABEL_OF.get(name, name)}="{row[name]}"' for name in LABELS[table] if row.get(name) is not None)
-    return f"{column}{{{labels}}} {_value(row.get(column))}"
+def _sample(table: str, column: str, row: Mapping[str, Any], metric: str | None) -> str:
+    """Under the engine's name for it, with the engine's own labels; without one under ours, with all we know."""
+    shown = [name for name in LABELS[table] if row.get(name) is not None and (metric is None or name != "engine")]
+    labels = ",".join(f'{LABEL_OF.get(name, name)}="{row[name]}"' for name in shown)
+    return f"{metric or column}{{{labels}}} {_value(row.get(column))}"
 
 
 def _event(row: Mapping[str, Any]) -> str:

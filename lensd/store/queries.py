@@ -11,6 +11,7 @@ T = TypeVar("T", bound=Row)
 _EPOCH = datetime(1970, 1, 1)
 MAX_MATCHES = 50
 MAX_PAGE = 500
+DEFAULT_PAGE = 100
 
 
 UNFINISHED_TRACES = """
@@ -42,7 +43,7 @@ class RequestFilter(NamedTuple):
     until: int | None = None
 
 
-_ALIASES = "request_id = $id or trace_id = $id or engine_request_id = $id or engine_request_id = $cmpl"
+_ALIASES = "request_id = $id or trace_id = $id or span_id = $id or engine_request_id = $id or engine_request_id = $cmpl"
 _PREFIX = "starts_with(request_id, $id) or starts_with(trace_id, $id) or starts_with(engine_request_id, $id)"
 _FILTERS = {
     "key": "key_id = $key",
@@ -57,7 +58,7 @@ _FILTERS = {
 
 
 def find_requests(cursor: Cursor, ident: str) -> list[dict[str, Any]]:
-    """Every request of that name, newest first: its id, the engine's id for it, its trace, else whatever starts with it.
+    """Every request of that name, newest first: its id, the engine's id for it, its trace, its span, else whatever starts with it.
 
     An engine's internal suffix (`-` and 8 hex digits) and a completion's prompt index are taken off.
     """
@@ -75,7 +76,7 @@ def _external(ident: str) -> str:
     return head if internal else ident
 
 
-def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = 100, after: str | None = None) -> Page:
+def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = DEFAULT_PAGE, after: str | None = None) -> Page:
     """Requests newest first. `after` is the `next` of the page before."""
     given = {name: value for name, value in wanted._asdict().items() if value is not None}
     where = [_FILTERS[name] for name in given]
@@ -98,7 +99,7 @@ def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = 100, after
 
 def _page_key(text: str) -> tuple[int, int]:
     at, _, key = text.partition("-")
-    if not (at.isdigit() and key.isdigit()):
+    if not (text.isascii() and at.isdigit() and key.isdigit() and int(at[:20]) < 1 << 63 and int(key[:21]) < 1 << 64):
         raise ValueError(f"{text!r} is not the `next` of a page")
     return int(at), int(key)
 

@@ -12,14 +12,14 @@ class WatchedEngine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     log: str = ""  # path of its log file
     model_dir: str = ""  # where its config.json lies
     pid: int = 0  # default: the process that listens on the URL's port
-    api_key_file: str = ""
+    api_key_file: str = ""  # credential the engine wants from us
 
 
 class AgentConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    engines: tuple[WatchedEngine, ...] = ()
-    scrape_interval_s: float = 1.0
-    scrape_timeout_s: float = 2.0
-    gpu_interval_s: float = 1.0
-    max_lines_per_s: int = 2000
-    export_url: str = "http://127.0.0.1:4318"
-    token_file: str = ""
+    engines: tuple[WatchedEngine, ...] = ()  # those of this host
+    scrape_interval_s: float = 1.0  # of each engine's /metrics
+    scrape_timeout_s: float = 2.0  # after which the engine counts as not answering
+    gpu_interval_s: float = 1.0  # of NVML
+    max_lines_per_s: int = 2000  # of one log; what comes over it waits
+    export_url: str = "http://127.0.0.1:4318"  # the OTLP door of `lensd serve`
+    token_file: str = ""  # bearer token of that door; default: the one in the store's folder

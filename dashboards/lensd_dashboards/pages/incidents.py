@@ -1,5 +1,6 @@
 """Incidents: what stands now first, then what is over."""
 
+import time
 from collections.abc import Sequence
 
 import streamlit as st
@@ -33,6 +34,7 @@ def listing() -> None:
 
 
 def _cards(incidents: Sequence[Incident]) -> None:
+    now_us = time.time_ns() // 1000
     for incident in incidents:
         with st.container(border=True, key=f"incident-{incident.incident_id}", gap="small"):
             with st.container(horizontal=True, vertical_alignment="center"):
@@ -40,8 +42,9 @@ def _cards(incidents: Sequence[Incident]) -> None:
                 st.space("stretch")
                 address = {"id": incident.incident_id}
                 st.page_link(page_file("incident"), label="Open", icon=":material/arrow_forward:", query_params=address)
-            st.markdown(f"**{wording.plain(elements.sentence(incident.cause))}**")
-            st.caption(wording.plain(elements.incident_line(incident)))
+            cause, line = wording.plain(elements.sentence(incident.cause)), wording.plain(elements.incident_line(incident, now_us))
+            st.markdown(f"**{cause}**  \n:gray[:small[{line}]]")
+            st.space("xxsmall")  # the text's own foot is swallowed by the frame
 
 
 st.subheader("Incidents", anchor=False)

@@ -77,11 +77,11 @@ def _open_picked() -> None:
 def _columns() -> dict[str, Any]:
     return {
         "Started": st.column_config.DatetimeColumn("Started (UTC)", format="YYYY-MM-DD HH:mm:ss", timezone="UTC", width=155),
-        "Request": st.column_config.TextColumn("Request", width=270),
+        "Request": st.column_config.TextColumn("Request", width=215),
         "Status": st.column_config.NumberColumn("Status", width=70),
         "Total": st.column_config.NumberColumn("Total", width=90),
         "TTFT": st.column_config.NumberColumn("TTFT", width=90),
-        "Verdict": st.column_config.TextColumn("Verdict", width=210),
+        "Verdict": st.column_config.TextColumn("Verdict", width=265),
     }
 
 
