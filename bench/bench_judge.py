@@ -78,8 +78,8 @@ def once(ending: Attributes, queue_ms: float) -> tuple[float, int]:
     spans: Sequence[Row] = [span for number in range(REQUESTS) for span in spans_of(number, ending, queue_ms)]
     store.append(batch_of({"spans": spans, "engine_samples": scrapes(waiting=0 if queue_ms < 1000 else 6)}))
     outbox = Outbox(lambda rows: None, (), lambda: START, chance=lambda: 0.5, post=lambda request: None)  # type: ignore[arg-type,return-value]
-    judge = Judge(store, load(), {}, Assembler(), outbox, 0)
-    judge.touch({f"{number:032x}" for number in range(REQUESTS)})
+    judge = Judge(store, load(), {}, Assembler(), outbox, 0, clock=lambda: START)
+    judge.touch({f"{number:032x}": START for number in range(REQUESTS)})
     began = time.process_time()
     judge.tick(START + 25_000_000)
     spent = time.process_time() - began

@@ -113,6 +113,12 @@ def load(path: str | None = None, environ: Mapping[str, str] = os.environ) -> Co
     return config
 
 
+def as_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Plain values as a lensd.toml."""
+    parts = [[f"[{table}]", *(f"{_key(key)} = {_toml(value)}" for key, value in values.items()), ""] for table, values in tables.items()]
+    return "\n".join(line for part in parts for line in part)
+
+
 def read_token(path: Path) -> str | None:
     """The bearer token, or None where there is no file yet."""
     try:
@@ -221,6 +227,18 @@ def _check_listen(config: Config) -> None:
             raise ConfigError(f"{name} = {listen} is reachable from outside: set serve.token_file, or listen on 127.0.0.1")
     if not config.serve.public_url.startswith(("http://", "https://")):
         raise ConfigError(f"serve.public_url = {config.serve.public_url!r} is no URL: write http://host:8501")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(v) for v in value)}]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+    return msgspec.json.encode(value).decode()
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def expanded(name: str, text: str) -> Path:

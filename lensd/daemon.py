@@ -32,9 +32,11 @@ from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Journal
 from lensd.store.writer import Writer
-from lensd.timeline.assembler import Assembler, touched
+from lensd.timeline.assembler import Assembler, answered, touched
 
 log = logging.getLogger(__name__)
+
+STOP_S = 10.0  # a thread has this long to end what it is at
 
 
 class Daemon:
@@ -60,16 +62,18 @@ class Daemon:
             max_pending=config.alerts.max_pending,
         )
         installed_at = int((config.store_folder / "store.json").stat().st_mtime * 1e6)
-        self.judge = Judge(self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at)
-        self.writer = Writer(self.journal, self.store, Decoder().decode, on_batch=lambda rows: self.judge.touch(touched(rows)))
+        self.judge = Judge(
+            self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at, clock=_now
+        )
+        self.writer = Writer(
+            self.journal, self.store, Decoder().decode, on_batch=lambda rows: self.judge.touch(touched(rows), answered(rows))
+        )
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True),
-            threading.Thread(target=self.outbox.run, args=(self._stop,), name="lensd-alerts", daemon=True),
-        ]
+        self._judging = threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True)
+        self._threads = [self._judging, threading.Thread(target=self.outbox.run, args=(self._stop,), name="lensd-alerts", daemon=True)]
 
     def start(self) -> None:
-        self.judge.restore()
+        self.judge.restore(_now())
         self.writer.start()
         for thread in self._threads:
             thread.start()
@@ -80,8 +84,11 @@ class Daemon:
         self.writer.stop()
         self._stop.set()
         for thread in self._threads:
-            thread.join(10)
-        self._tick()
+            thread.join(STOP_S)
+        if self._judging.is_alive():
+            log.warning("stopping while requests are being judged; the next start goes on with them")
+        else:
+            self._tick()
         self.store.close()
 
     def health(self) -> dict[str, Any]:
@@ -104,7 +111,7 @@ class Daemon:
         }
 
     def _judge_forever(self) -> None:
-        while not self._stop.wait(self.config.serve.evaluate_every_s):
+        while not self._stop.wait(0 if self.judge.behind else self.config.serve.evaluate_every_s):
             self._tick()
 
     def _tick(self) -> None:
@@ -175,7 +182,8 @@ def _listen(address: str) -> socket.socket:
         sock.bind((host.strip("[]"), int(port)))
     except (OSError, ValueError) as error:
         sock.close()
-        raise ConfigError(f"cannot listen on {address}: {error}; set serve.otlp or serve.api to a free one") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {address}: {str(why).lower()}; set serve.otlp or serve.api to a free one") from None
     sock.listen(1024)
     return sock
 
@@ -185,11 +193,14 @@ def ensure_token(path: Path) -> str:
     token = read_token(path)
     if token is not None:
         return token
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = secrets.token_urlsafe(24)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(token + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write the token file {path}: {error.strerror}; set serve.token_file") from None
     return token
 
 

@@ -105,7 +105,7 @@ class PartError(LensdError):
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
-        if status in (2, 5):
+        if status in (1, 2, 5):
             self.exit_status = status
 
 

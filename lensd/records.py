@@ -91,6 +91,7 @@ class Finding(Record, frozen=True, kw_only=True):
     key_id: str | None = None
     since_at: int | None = None  # microseconds since the epoch
     rank: float = 0.0
+    request_key: int | None = None  # which of the requests of that id, where many are judged: callers choose ids, and ids repeat
 
 
 class RuledOut(Record, frozen=True, kw_only=True):

@@ -1,15 +1,52 @@
 """A verdict as text for a terminal, as Markdown for a ticket, as JSON for a program."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 from lensd_collectors.conventions import StageState
 
-from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, Severity, StageTime
+from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, NotEvaluated, RuledOut, Severity, StageTime, Verdict
 
-BAR = 28  # columns of the waterfall
-NAMES = {"auth_routing": "auth/routing"}
-COLOURS = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
+BAR: Final = 28  # columns of the waterfall
+MOST_QUOTED: Final = 200  # characters of a quote in text; Markdown and JSON have all of it
+MOST_RULED_OUT: Final = 8  # lines in text
+MOST_FILES: Final = 20  # lines in text
+NAMES: Final = {"auth_routing": "auth/routing"}
+COLOURS: Final = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
+OF_STATE: Final = {StageState.FAILED: "critical", StageState.SLOW: "warning"}
+
+TABLES: Final = {
+    # whose evidence a table holds, as people call it; columns with a name of their own are in COLUMNS
+    "subjects": "",
+    "requests": "",
+    "engine_samples": "in the engine's metrics",
+    "gpu_samples": "in the GPU's samples",
+    "events": "in the engine's log or process events",
+    "http_exchanges": "in the HTTP exchanges",
+    "config_facts": "in the engine's settings",
+    "spans": "in the spans",
+    "points": "in the metrics",
+}
+COLUMNS: Final = {
+    "subjects.client_timeout_ms": "the caller's own time limit",
+    "subjects.queue_ms": "the time in queue",
+    "subjects.prefill_ms": "the prefill time",
+    "subjects.decode_ms": "the decode time",
+    "subjects.total_ms": "the total time",
+    "subjects.ttft_ms": "the time to the first token",
+    "subjects.tpot_ms": "the time per token",
+    "subjects.status": "the HTTP status",
+    "subjects.outcome": "the outcome",
+    "subjects.decision": "the decision of gateway or engine",
+    "subjects.finish_reason": "the finish reason",
+    "engine_samples.up": "scrapes of the engine's /metrics",
+    "engine_samples.kv_usage": "KV-cache usage in the engine's metrics",
+    "events.name": "the engine's log or process events",
+    "config_facts.value": "the engine's settings",
+}
+"""What a rule needs, in the words of a reader. Whatever is not here is named from its column and table."""
 
 
 def as_json(diagnosis: Diagnosis) -> str:
@@ -19,53 +56,45 @@ def as_json(diagnosis: Diagnosis) -> str:
 def as_text(diagnosis: Diagnosis, *, colour: bool = False) -> str:
     """The verdict first, then the request, the six stages, the evidence, and what could not be told."""
     paint = _painter(colour)
-    verdict, found = diagnosis.verdict, _shown(diagnosis)
-    lines = [
-        paint(verdict.severity, f"{verdict.label}") + f"  stage {NAMES.get(verdict.stage, verdict.stage)}, {verdict.confidence}",
-        verdict.cause,
-    ]
+    verdict = diagnosis.verdict
+    lines = [f"{paint(verdict.severity, verdict.label)}  {_standing(verdict)}", _cause(verdict)]
     if verdict.fix:
         lines.append(f"fix: {verdict.fix}")
     lines += ["", *_subject(diagnosis)]
-    if diagnosis.timeline:
-        lines += ["", *_waterfall(diagnosis, paint)]
-    if found:
-        lines += ["", paint("bold", "evidence"), *_findings(found, paint)]
-    if diagnosis.files:
-        lines += [
-            "",
-            paint("bold", "files"),
-            *(f"  {f.path}  {f.kind}, {f.records} records{_unread(f.unread_lines)}" for f in diagnosis.files),
-        ]
-    if diagnosis.ruled_out:
-        lines += ["", paint("bold", "ruled out"), *(f"  {r.label}: {r.because}" for r in diagnosis.ruled_out)]
-    if diagnosis.not_evaluated:
-        lines += ["", paint("bold", "could not tell"), *(f"  {n.label}: no {', '.join(n.missing)}" for n in diagnosis.not_evaluated)]
-    return "\n".join(lines) + "\n"
+    sections = {
+        "": _waterfall(diagnosis, paint),
+        "evidence": _findings(_shown(diagnosis), paint),
+        "files": _files(diagnosis),
+        "ruled out": _cut([f"  {line}" for line in _ruled_out(diagnosis.ruled_out)], MOST_RULED_OUT, "--json"),
+        "could not tell": [f"  {line}" for line in _unknown(diagnosis.not_evaluated)],
+    }
+    for heading, body in sections.items():
+        if body:
+            lines += ["", *([paint("bold", heading)] if heading else []), *body]
+    return "\n".join(map(_printable, lines)) + "\n"
 
 
 def as_markdown(diagnosis: Diagnosis) -> str:
     """The same content for a ticket."""
     verdict = diagnosis.verdict
-    lines = [f"## {verdict.label}", "", f"**{verdict.cause}**", "", f"Stage {verdict.stage}, {verdict.severity}, {verdict.confidence}."]
+    lines = [f"## {verdict.label}", "", f"**{_cause(verdict)}**", "", f"{_standing(verdict).capitalize()}."]
     if verdict.fix:
         lines += ["", f"Fix: {verdict.fix}"]
     lines += ["", *(f"- {line}" for line in _subject(diagnosis))]
     if diagnosis.timeline:
         lines += ["", "| stage | state | start | time | share | source |", "|---|---|---|---|---|---|"]
-        lines += [_markdown_row(s, diagnosis.total_ms or 0.0) for s in diagnosis.timeline]
+        lines += [_markdown_row(s, diagnosis) for s in diagnosis.timeline]
         if diagnosis.unattributed_ms:
             lines.append(
                 f"| unattributed |  |  | {duration(diagnosis.unattributed_ms)} | {_share(diagnosis.unattributed_ms, diagnosis)} |  |"
             )
     for finding in _shown(diagnosis):
-        under = f" (explained by {finding.explained_by})" if finding.explained_by else ""
-        lines += ["", f"### {finding.label}{under}", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
+        lines += ["", f"### {finding.label} ({_certainty(finding)})", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
     if diagnosis.ruled_out:
-        lines += ["", "### Ruled out", "", *(f"- {r.label}: {r.because}" for r in diagnosis.ruled_out)]
+        lines += ["", "### Ruled out", "", *(f"- {line}" for line in _ruled_out(diagnosis.ruled_out))]
     if diagnosis.not_evaluated:
-        lines += ["", "### Could not tell", "", *(f"- {n.label}: no {', '.join(n.missing)}" for n in diagnosis.not_evaluated)]
-    return "\n".join(lines) + "\n"
+        lines += ["", "### Could not tell", "", *(f"- {line}" for line in _unknown(diagnosis.not_evaluated))]
+    return "\n".join(map(_printable, lines)) + "\n"
 
 
 def exit_status(diagnosis: Diagnosis, fail_on: Severity) -> int:
@@ -79,22 +108,57 @@ def exit_status(diagnosis: Diagnosis, fail_on: Severity) -> int:
 def duration(ms: float | None) -> str:
     """Milliseconds as people say them.
 
-    >>> duration(412.4), duration(12345.0), duration(0.21)
-    ('412 ms', '12.3 s', '0.2 ms')
+    >>> duration(412.4), duration(12345.0), duration(0.21), duration(999.9)
+    ('412 ms', '12.3 s', '0.2 ms', '1.0 s')
     """
     if ms is None:
         return ""
-    if ms < 10:
+    if ms < 9.95:
         return f"{ms:.1f} ms"
-    if ms < 1000:
+    if ms < 999.5:
         return f"{ms:.0f} ms"
-    return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.1f} min"
+    return f"{ms / 1000:.1f} s" if ms < 119_950 else f"{ms / 60_000:.1f} min"
+
+
+def missing(name: str) -> str:
+    """What `table.column` is called, for people.
+
+    >>> missing("subjects.queue_ms"), missing("gpu_samples.used_bytes"), missing("a gateway log")
+    ('the time in queue', "used bytes in the GPU's samples", 'a gateway log')
+    """
+    if name in COLUMNS:
+        return COLUMNS[name]
+    table, dot, column = name.partition(".")
+    if not dot or table not in TABLES:
+        return name
+    return f"{column.removesuffix('_ms').replace('_', ' ')} {TABLES[table]}".strip()
 
 
 def _painter(colour: bool) -> Callable[[str, str], str]:
     if not colour:
         return lambda _, text: text
-    return lambda name, text: f"\x1b[{COLOURS[name]}m{text}\x1b[0m"
+    return lambda name, text: f"\x1b[{COLOURS[name]}m{_printable(text)}\x1b[0m"
+
+
+def _printable(line: str) -> str:
+    """Without control characters: ids and quotes come from outside, and a terminal obeys what it is sent."""
+    if line.isprintable():
+        return line
+    return re.sub(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]{1,4}m)", "?", line).replace("\t", " ")
+
+
+def _standing(verdict: Verdict) -> str:
+    """How bad, how sure, where: "critical, certain, stage queue"."""
+    severity = verdict.severity if verdict.severity is not Severity.INFO else ""
+    stage = f"stage {NAMES.get(verdict.stage, verdict.stage)}" if verdict.stage != "none" else ""
+    return ", ".join(filter(None, [severity, verdict.confidence, stage]))
+
+
+def _cause(verdict: Verdict) -> str:
+    """The sentence; where it names what is missing, in words."""
+    if verdict.label != "inconclusive":
+        return verdict.cause
+    return re.sub(r"\b[a-z_]+\.[a-z_]+\b", lambda found: missing(found[0]), verdict.cause)
 
 
 def _shown(diagnosis: Diagnosis) -> Sequence[Finding]:
@@ -104,63 +168,138 @@ def _shown(diagnosis: Diagnosis) -> Sequence[Finding]:
 def _subject(diagnosis: Diagnosis) -> list[str]:
     subject = diagnosis.subject
     if subject.kind == "files":
-        return [f"{len(diagnosis.files)} file(s)"]
+        read, count = sum(1 for f in diagnosis.files if f.records), len(diagnosis.files)
+        return [f"{count} file{'' if count == 1 else 's'}, {read} of them understood"]
     parts = [f"request {subject.request_id or subject.trace_id}"]
     parts += [f"{name} {value}" for name, value in (("model", subject.model), ("key", subject.key_id), ("engine", subject.engine)) if value]
-    ended = f"{subject.outcome}" + (f" {subject.status}" if subject.status else "")
-    lines = ["  ".join(parts), f"{ended} after {duration(diagnosis.total_ms)}, started {subject.started_at}"]
+    began = f"started {_clock(subject.started_at)}" if subject.started_at else "nobody knows when it started"
     if subject.outcome == "open":
-        lines[1] = f"open for {duration(diagnosis.total_ms)}, started {subject.started_at}"
-    elif not subject.settled:
-        lines[1] += " (not settled: the engine's record is still out)"
-    return lines
+        return ["  ".join(parts), f"open for {duration(diagnosis.total_ms)}, {began}"]
+    ended = (subject.outcome or "ended").replace("_", " ") + (f" (HTTP {subject.status})" if subject.status else "")
+    took = f" after {duration(diagnosis.total_ms)}" if diagnosis.total_ms is not None else ""
+    late = "" if subject.settled else " (not settled: the engine's record is still out)"
+    return ["  ".join(parts), f"{ended}{took}, {began}{late}"]
+
+
+def _clock(at: str) -> str:
+    """RFC 3339 in UTC as people read it: 2026-01-31 09:00:00.250 UTC."""
+    return f"{at[:-1].replace('T', ' ')} UTC" if at.endswith("Z") else at
 
 
 def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[str]:
     total = diagnosis.total_ms or 0.0
-    lines = []
+    if not diagnosis.timeline:
+        return []
+    lines = [paint("bold", f"{'stage':<15}{'':<{BAR}}  {'time':>8}  share")]
     for stage in diagnosis.timeline:
         name = NAMES.get(stage.stage, stage.stage)
         if stage.duration_ms is None:
             lines.append(paint("dim", f"  {name:<13}{'':<{BAR}}  {stage.state.replace('_', ' ')}"))
             continue
-        note = " ".join(filter(None, [stage.state if stage.state != StageState.OK else "", "estimated" if stage.estimated else ""]))
-        line = f"  {name:<13}{_bar(stage, total)}  {duration(stage.duration_ms):>8} {_share(stage.exclusive_ms, diagnosis):>5}  {note}"
-        lines.append(paint("critical", line.rstrip()) if stage.state == StageState.FAILED else line.rstrip())
+        note = ", ".join(filter(None, [stage.state if stage.state != StageState.OK else "", "estimated" if stage.estimated else ""]))
+        line = f"  {name:<13}{_bar(stage, total)}  {_figures(stage.duration_ms, stage.exclusive_ms, diagnosis)}  {note}".rstrip()
+        lines.append(paint(OF_STATE[stage.state], line) if stage.state in OF_STATE else line)
     if diagnosis.unattributed_ms:
-        lines.append(
-            f"  {'unattributed':<13}{'':<{BAR}}  {duration(diagnosis.unattributed_ms):>8} {_share(diagnosis.unattributed_ms, diagnosis):>5}"
-        )
+        figures = _figures(diagnosis.unattributed_ms, diagnosis.unattributed_ms, diagnosis)
+        lines.append(f"  {'unattributed':<13}{'':<{BAR}}  {figures}{_between(diagnosis)}")
     if diagnosis.clock_skew_ms:
         lines.append(f"  clocks of client and server differ by {duration(abs(diagnosis.clock_skew_ms))}; stages are shown corrected")
+    if any((s.duration_ms or 0.0) - (s.exclusive_ms or 0.0) > 0.1 * total for s in diagnosis.timeline):
+        lines.append(paint("dim", "  stages overlap: share counts each moment once, for the stage that explains it best"))
     return lines
+
+
+def _figures(ms: float | None, exclusive_ms: float | None, diagnosis: Diagnosis) -> str:
+    return f"{duration(ms):>8}  {_share(exclusive_ms, diagnosis):>5}"
+
+
+def _between(diagnosis: Diagnosis) -> str:
+    """Where most of the unattributed time lies, when there is enough of it to ask."""
+    largest = max(diagnosis.gaps, key=lambda gap: gap.duration_ms, default=None)
+    if largest is None or largest.duration_ms < 0.05 * (diagnosis.total_ms or 0.0):
+        return ""
+    before, after = (NAMES.get(name, name) for name in largest.between)
+    return f"  most between {before} and {after}"
 
 
 def _bar(stage: StageTime, total: float) -> str:
     """The stage's place on the whole; nothing is drawn narrower than one column."""
     cells = [" "] * BAR
     for start, length in stage.segments:
-        first = min(BAR - 1, int(start / total * BAR)) if total else 0
-        last = min(BAR - 1, int((start + length) / total * BAR - 1e-9)) if total else 0
-        cells[first : max(first, last) + 1] = ["▒" if stage.estimated else "█"] * (max(first, last) + 1 - first)
+        first = max(0, min(BAR - 1, int(start / total * BAR))) if total else 0
+        last = max(first, min(BAR - 1, int((start + length) / total * BAR - 1e-9))) if total else first
+        cells[first : last + 1] = ["▒" if stage.estimated else "█"] * (last + 1 - first)
     return "".join(cells)
 
 
 def _share(ms: float | None, diagnosis: Diagnosis) -> str:
+    """A part that rounds to nothing is not nothing."""
     total = diagnosis.total_ms
-    return f"{ms / total:.0%}" if ms is not None and total else ""
+    if ms is None or not total:
+        return ""
+    return "<1%" if 0 < ms / total < 0.005 else f"{ms / total:.0%}"
 
 
 def _findings(findings: Sequence[Finding], paint: Callable[[str, str], str]) -> list[str]:
     lines = []
     for finding in findings:
-        under = f", explained by {finding.explained_by}" if finding.explained_by else ""
-        lines.append(f"  {finding.label} ({finding.confidence}{under})")
+        lines.append(f"  {finding.label} ({_certainty(finding)})")
         for evidence in finding.evidence:
             lines.append(f"    - {evidence.text}")
-            if evidence.quote or evidence.source:
-                lines.append(paint("dim", f"      {_place(evidence)}"))
+            if place := _place(evidence):
+                lines.append(paint("dim", f"      {place if len(place) <= MOST_QUOTED else f'{place[:MOST_QUOTED]}…'}"))
     return lines
+
+
+def _certainty(finding: Finding) -> str:
+    return f"{finding.confidence}, explained by {finding.explained_by}" if finding.explained_by else str(finding.confidence)
+
+
+def _files(diagnosis: Diagnosis) -> list[str]:
+    """Those that gave something first."""
+    files = sorted(diagnosis.files, key=lambda f: f.records == 0)
+    return _cut([f"  {f.path}  {_read_as(f.kind, f.records, f.unread_lines)}" for f in files], MOST_FILES, "--json")
+
+
+def _read_as(kind: str, records: int, unread: int) -> str:
+    if not records:
+        said = {"unknown": "not understood"}.get(kind, f"{kind}, nothing in it that is used")
+        return kind if kind.startswith("unreadable") else said
+    lines = f", {unread} line{'' if unread == 1 else 's'} not understood" if unread else ""
+    return f"{kind}, {records} record{'' if records == 1 else 's'}{lines}"
+
+
+def _cut(lines: list[str], most: int, all_of_them: str) -> list[str]:
+    return lines if len(lines) <= most + 1 else [*lines[:most], f"  and {len(lines) - most} more ({all_of_them} shows all)"]
+
+
+def _ruled_out(ruled_out: Iterable[RuledOut]) -> list[str]:
+    """By the ground, since many share one."""
+    by_ground: dict[str, list[str]] = {}
+    for item in ruled_out:
+        by_ground.setdefault(item.because, []).append(item.label)
+    return [f"{', '.join(labels)}: {_in_words(because)}" for because, labels in by_ground.items()]
+
+
+def _in_words(because: str) -> str:
+    """ "queue_ms is 17" as "the time in queue is 17 ms"."""
+
+    def said(found: re.Match[str]) -> str:
+        column, value = found.groups()
+        name = "decision" if column == "decision" else missing(f"subjects.{column}").removeprefix("the ")
+        if not column.endswith("_ms"):
+            return f"{name} is {value.replace('_', ' ')}"
+        return f"{name} is {duration(float(value))}"
+
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*) is (-?[\d.]+\d|\d|[a-z_]+)", said, because)
+
+
+def _unknown(not_evaluated: Iterable[NotEvaluated]) -> list[str]:
+    """By what is missing, since that is what can be got: "without the time in queue: queue-saturation"."""
+    by_missing: dict[tuple[str, ...], list[str]] = {}
+    for item in not_evaluated:
+        by_missing.setdefault(item.missing, []).append(item.label)
+    return [f"without {' and '.join(map(missing, names)) or 'more evidence'}: {', '.join(labels)}" for names, labels in by_missing.items()]
 
 
 def _place(evidence: Evidence) -> str:
@@ -168,15 +307,12 @@ def _place(evidence: Evidence) -> str:
 
 
 def _evidence(evidence: Evidence) -> str:
-    place = _place(evidence)
+    place = _place(evidence).replace("`", "'")
     return f"{evidence.text} (`{place}`)" if place else evidence.text
 
 
-def _markdown_row(stage: StageTime, total: float) -> str:
+def _markdown_row(stage: StageTime, diagnosis: Diagnosis) -> str:
     state = f"{stage.state}{', estimated' if stage.estimated else ''}".replace("_", " ")
-    share = f"{stage.exclusive_ms / total:.0%}" if stage.exclusive_ms is not None and total else ""
-    return f"| {stage.stage} | {state} | {duration(stage.start_ms)} | {duration(stage.duration_ms)} | {share} | {stage.source or ''} |"
-
-
-def _unread(lines: int) -> str:
-    return f", {lines} lines not understood" if lines else ""
+    share = _share(stage.exclusive_ms, diagnosis)
+    name = NAMES.get(stage.stage, stage.stage)
+    return f"| {name} | {state} | {duration(stage.start_ms)} | {duration(stage.duration_ms)} | {share} | {stage.source or ''} |"

@@ -93,4 +93,4 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise UsageError(f"dashboard cannot listen on {host}:{port} ({why}): choose another --port") from None
+            raise UsageError(f"dashboard cannot listen on {host}:{port} ({why}): set dashboard.listen to another port") from None

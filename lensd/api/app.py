@@ -98,7 +98,7 @@ class _Api:
             since=_instant(query, "since"),
             until=_instant(query, "until"),
         )
-        limit, after = _int(query, "limit", least=1), query.get("cursor")
+        limit, after = _int(query, "limit", least=1), query.get("cursor") or None
         with self._reading() as cursor:
             if ident := query.get("id"):
                 return _json({"items": _rows(queries.find_requests(cursor, ident)), "next": None})
@@ -117,7 +117,7 @@ class _Api:
         until = time.monotonic() + min(_seconds(request.query_params, "wait"), MAX_WAIT_S)
         while True:
             row = await run_in_threadpool(self._newest, ident)
-            if time.monotonic() >= until or (row is not None and row["settled"]):
+            if time.monotonic() >= until or (row is not None and row["settled"]) or await request.is_disconnected():
                 break
             await asyncio.sleep(0.1)
         if row is None:

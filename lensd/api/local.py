@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from lensd_collectors.rows import IncidentRow, Row
@@ -25,6 +25,15 @@ from lensd.store.interface import Cursor, Store
 from lensd.store.segments import Scan, Signal
 from lensd.store.writer import replay
 from lensd.timeline.assembler import Assembler, touched
+
+_OPEN: Final = """
+select trace_id, epoch_us(min(started_at)) from requests where not settled and trace_id is not null group by all
+union all
+select trace_id, epoch_us(min(started_at)) from spans, (select max(started_at) as last from spans where started_at <= make_timestamp($now))
+where started_at > last - interval 1 minute and trace_id not in (select trace_id from requests where settled and trace_id is not null)
+group by all
+"""
+"""Traces that the daemon was not done with, and when they began: requests still open, and what it stored last."""
 
 
 class LocalReader:
@@ -92,22 +101,25 @@ class LocalReader:
 
 
 def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
-    """Decode what was acknowledged and not drained, and assemble its requests, in memory."""
-    traces: set[str] = set()
+    """Decode what was acknowledged and not drained, and assemble its requests, in memory. Nobody will send more."""
+    traces: dict[str, int] = {}
     decoder = Decoder()
 
     def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
         rows = decoder.decode(kind, payload, received_at_us)
-        traces.update(touched(rows))
+        for trace, since in touched(rows).items():
+            traces[trace] = min(since, traces.get(trace, since))
         return rows
 
     replay(store, Scan(folder / "journal", store.position()), decode_noting)
+    now = _now()
     with store.cursor() as cursor:
-        open_ones = "select distinct trace_id from requests where not settled and trace_id is not null"
-        traces.update(row[0] for row in cursor.execute(open_ones).fetchall())
-        assembler = Assembler(config.timeline)
+        assembler = Assembler(config.timeline, live=False)
         assembler.touch(traces)
-        rows = [r.row for r in assembler.step(cursor, _now())]
+        assembler.touch(dict(cursor.execute(_OPEN, {"now": now}).fetchall()))
+        rows = [r.row for r in assembler.step(cursor, now)]
+        while assembler.behind:
+            rows += [r.row for r in assembler.step(cursor, now)]
     store.append(batch_of({"requests": rows}))
 
 

@@ -6,7 +6,11 @@ from lensd.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
-    app.command("dashboard", help="Serve requests, incidents and their evidence as pages.")(dashboard)
+    app.command(
+        "dashboard",
+        short_help="Serve requests, incidents and evidence as pages.",
+        help="Serve requests, incidents and their evidence as pages.",
+    )(dashboard)
 
 
 def dashboard(server: o.Server = None, config: o.ConfigPath = None) -> int:

@@ -20,7 +20,11 @@ PATIENCE_S: Final = 1.0  # so long nobody wonders
 
 
 def register(app: typer.Typer) -> None:
-    app.command("diagnose", help="Say in which stage a request's time or failure sits, why, on what evidence, and what to do.")(diagnose)
+    app.command(
+        "diagnose",
+        short_help="Name the cause of one slow or failed request.",
+        help="Say in which stage a request's time or failure sits, why, on what evidence, and what to do.",
+    )(diagnose)
 
 
 def diagnose(
@@ -34,7 +38,8 @@ def diagnose(
     at: Annotated[str | None, typer.Option("--at", metavar="WHEN", help="Started at or before: 2026-01-31T09:00, 09:00 or 15m.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="WHEN", help="Started after.")] = None,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="SECONDS", help="Wait up to 30 s until the request has settled; auto: 12 at a terminal, else 0.")
+        str,
+        typer.Option("--wait", metavar="SECONDS", help="Wait so long for it to settle, up to 30; auto: 12 at a terminal, else 0."),
     ] = "auto",
     json_flag: o.JsonFlag = False,
     form: o.FormatOption = o.Format.TEXT,
@@ -64,7 +69,7 @@ def _check(ident: str | None, last: bool, filters: dict[str, Any]) -> None:
         raise typer.BadParameter("give a request id or --last", param_hint="ID")
     given = [f"--{name}" for name, value in filters.items() if value is not None]
     if given and not last:
-        raise typer.BadParameter(f"{given[0]} looks for the newest request: it goes with --last, not with an id", param_hint=given[0])
+        raise typer.BadParameter("it picks the newest request that fits, so it goes with --last, not with an id", param_hint=given[0])
 
 
 def _last(reader: Any, wanted: dict[str, Any]) -> str:
@@ -126,6 +131,6 @@ def _print_others(name: str, others: "Sequence[RequestItem]") -> None:
     from lensd.cli.requests import columns
     from lensd.cli.table import print_table
 
-    print(f"\nlensd: {name} is also the name, or the start of the name, of these; give one in full to diagnose it:", file=sys.stderr)
+    print(f"\nlensd: {name} means {len(others) + 1} requests; the newest is the one diagnosed, these are the others:", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr):
         print_table(others, columns(), empty="")

@@ -6,7 +6,11 @@ from lensd.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
-    app.command("gateway", help="Proxy OpenAI-style requests to the engines, recording each stage.")(gateway)
+    app.command(
+        "gateway",
+        short_help="Proxy requests to the engines, recording each stage.",
+        help="Proxy OpenAI-style requests to the engines, recording each stage.",
+    )(gateway)
 
 
 def gateway(config: o.ConfigPath = None) -> int:

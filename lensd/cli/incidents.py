@@ -62,9 +62,10 @@ def show(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, stor
     print(f"{incident.label}  {incident.severity}, {incident.confidence}, {incident.state}")
     print(incident.cause)
     print(f"fix: {incident.fix}\n")
-    ended = f", resolved {clock(incident.resolved_at)}" if incident.resolved_at is not None else f", last seen {clock(incident.last_seen_at)}"
+    ended = incident.resolved_at
+    until = f"last seen {clock(incident.last_seen_at)}" if ended is None else f"resolved {clock(ended)}"
     print(f"on {_subject(incident)}, {incident.requests_hit} request{'' if incident.requests_hit == 1 else 's'} hit")
-    print(f"since {clock(incident.opened_at)}{ended} (UTC)")
+    print(f"since {clock(incident.opened_at)}, {until} (UTC)")
     if incident.evidence:
         print("\nevidence")
     for evidence in incident.evidence:

@@ -1,6 +1,7 @@
 """The `lensd` command: finds the module of the verb, turns expected failures into one line and an exit status."""
 
 import importlib
+import itertools
 import os
 import sys
 from typing import Final, cast
@@ -63,7 +64,7 @@ def _app(verb: str | None) -> object:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         help="Names the cause when a request to a self-hosted LLM server hangs, dies or comes back wrong.",
-        epilog="Exit status: 0 nothing wrong, 3 a finding, 4 no such request, 5 too little to judge from, 2 usage, 1 a bug.",
+        epilog="Exit status: 0 nothing wrong, 3 a finding, 4 no such request, 5 too little to judge from, 2 usage, 130 Ctrl-C, 1 a bug.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
@@ -123,13 +124,16 @@ def _misused(arguments: list[str], error: BaseException) -> int:
     if message.startswith("Usage:"):
         print(message, file=sys.stderr)
         return 2
-    message = message.replace("Value error, ", "").rstrip(".")
+    message = message.replace("Value error, ", "").replace(": Input should be", ": it should be")
+    message = message.partition(", unable to parse")[0].rstrip(".")
     shown = f"{message[:1].lower()}{message[1:]}"
     where = f"; see `{context.command_path} --help`" if context is not None else ""
     return _fail(arguments, "usage", f"{shown}{where}", 2)
 
 
 def _fail(arguments: list[str], code: str, message: str, exit_status: int) -> int:
+    """One line, and nothing in it that a terminal obeys: ids come from outside."""
+    message = "".join(ch if ch.isprintable() else "?" for ch in " ".join(message.splitlines()))
     print(f"lensd: {message}", file=sys.stderr)
     if _wants_json(arguments):
         _print_error(code, message)
@@ -139,7 +143,7 @@ def _fail(arguments: list[str], code: str, message: str, exit_status: int) -> in
 def _wants_json(arguments: list[str]) -> bool:
     """Told by the words, since a call that does not parse has no options."""
     given = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--json" in given or "--format=json" in given or ("--format", "json") in zip(given, given[1:], strict=False)
+    return "--json" in given or "--format=json" in given or ("--format", "json") in itertools.pairwise(given)
 
 
 def _print_error(code: str, message: str) -> None:

@@ -6,7 +6,11 @@ from lensd.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
-    app.command("serve", help="Take in telemetry, keep it, judge it, answer the API, send alerts.")(serve)
+    app.command(
+        "serve",
+        short_help="Run the daemon: receive, keep, judge, alert.",
+        help="Take in telemetry, keep it, judge it, answer the API, send alerts.",
+    )(serve)
 
 
 def serve(config: o.ConfigPath = None) -> int:

@@ -9,7 +9,11 @@ from lensd.cli import options as o
 
 
 def register(app: typer.Typer) -> None:
-    app.command("triage", help="Name the cause in a folder of logs, scrapes, spans and HTTP exchanges; needs no server.")(triage)
+    app.command(
+        "triage",
+        short_help="Name the cause in logs and scrapes that were mailed in.",
+        help="Name the cause in a folder of logs, scrapes, spans and HTTP exchanges; needs no server.",
+    )(triage)
 
 
 def triage(

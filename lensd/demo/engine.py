@@ -1,18 +1,18 @@
 """The demo's engine: a small real vLLM built in the checkout, or one that somebody names."""
 
+import http.client
 import importlib.util
 import json
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from lensd.demo.place import Place, Target
-from lensd.errors import EvidenceError
+from lensd.errors import EvidenceError, UsageError
 
 TOOLS = Path("tools/engine")
 
@@ -67,18 +67,28 @@ def own_target(engine: Any, place: Place) -> Target:
 
 
 def named_target(url: str, api_key_file: str) -> Target:
-    """What ENGINE_URL points at. Raises NoEngineError where no OpenAI-style server answers."""
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/models")
+    """What ENGINE_URL points at, with or without /v1. Raises NoEngineError where no OpenAI-style server answers."""
+    url = url.rstrip("/").removesuffix("/v1")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"ENGINE_URL = {url!r} is no URL: write http://127.0.0.1:8000")
+    request = urllib.request.Request(f"{url}/v1/models")
     if api_key_file:
-        request.add_header("authorization", f"Bearer {Path(api_key_file).read_text().strip()}")
+        request.add_header("authorization", f"Bearer {_key_in(Path(api_key_file))}")
     try:
         with urllib.request.urlopen(request, timeout=5) as reply:
-            models = json.load(reply)["data"]
-    except (urllib.error.URLError, OSError, ValueError, KeyError) as error:
-        raise NoEngineError(f"no engine at {url}: {getattr(error, 'reason', error)}") from None
-    if not models:
-        raise NoEngineError(f"the engine at {url} serves no model")
-    return Target(url.rstrip("/"), models[0]["id"], api_key_file=api_key_file)
+            model = json.load(reply)["data"][0]["id"]
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NoEngineError(f"no engine at {url}: {getattr(error, 'reason', None) or error}") from None
+    except (KeyError, TypeError, IndexError):
+        raise NoEngineError(f"the engine at {url} names no model under /v1/models") from None
+    return Target(url, str(model), api_key_file=api_key_file)
+
+
+def _key_in(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the engine's key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
 
 
 def kill_core(engine: Any) -> None:

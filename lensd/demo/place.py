@@ -1,12 +1,20 @@
 """The demo's own folder: configuration, keys, token, store, logs; everything on loopback and free ports."""
 
+import fcntl
 import secrets
+import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
 from lensd_collectors.gateway import keys
+
+from lensd.config import as_toml
+from lensd.errors import UsageError
+
+PARTS: Final = ("store", "lensd.toml", "token", "engine.log", "tour.json", "keys.toml")  # the keys last: they show whose the rest is
 
 
 class Ports(NamedTuple):
@@ -56,18 +64,36 @@ class Target(NamedTuple):
     api_key_file: str = ""
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder, for one demo at a time: the next one throws its store away. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise UsageError(f"the demo cannot use the folder {folder}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another demo runs in {folder}: end that one, or name another folder by --folder") from None
+        yield
+
+
 def prepare(folder: Path) -> Place:
-    """A fresh folder with token and keys; an earlier demo's store goes, since its requests are not this tour's."""
+    """A fresh folder with keys and token; an earlier demo's store goes, since its requests are not this tour's.
+
+    Raises UsageError for a folder that holds somebody else's configuration or store.
+    """
     _clear(folder)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    token = secrets.token_urlsafe(24)
-    token_file = folder / "token"
-    token_file.touch(mode=0o600)
-    token_file.write_text(token + "\n")
     made: dict[str, str] = {"none": f"sk-demo-{secrets.token_urlsafe(12)}"}
     for name, models in (("full", ("*",)), ("other", ("some-other-*",))):
         made[name], entry = keys.new_key(f"demo-{name}", models)
         keys.append(folder / "keys.toml", entry)
+    token = secrets.token_urlsafe(24)
+    token_file = folder / "token"
+    token_file.touch(mode=0o600)
+    token_file.write_text(token + "\n")
     return Place(folder, folder / "lensd.toml", token, _ports(), made)
 
 
@@ -96,30 +122,17 @@ def configure(place: Place, target: Target, webhook_url: str) -> None:
         "dashboard": {"listen": f"127.0.0.1:{place.ports.dashboard}"},
         "alerts": {"webhooks": [{"name": "demo", "url": webhook_url}]},
     }
-    place.config.write_text("\n".join(_table(name, values) for name, values in tables.items()))
-
-
-def _table(name: str, values: dict[str, object]) -> str:
-    return "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""])
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(_toml(v) for v in value)}]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    return msgspec.json.encode(value).decode()
+    place.config.write_text(as_toml(tables))
 
 
 def _clear(folder: Path) -> None:
-    import shutil
-
-    for part in ("store", "keys.toml", "lensd.toml", "token", "engine.log"):
-        found = folder / part
-        if found.is_dir():
-            shutil.rmtree(found)
-        elif found.exists():
-            found.unlink()
+    """Take away what an earlier demo left, and nothing else: only it has a key of that name."""
+    found = [folder / name for name in PARTS if (folder / name).exists()]
+    kept = folder / "keys.toml"
+    if found and not (kept.is_file() and "demo-full" in kept.read_text(errors="replace")):
+        raise UsageError(f"{folder} holds {found[0].name}, which no demo made: name another folder by --folder")
+    for part in found:
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def _ports() -> Ports:

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,41 +14,56 @@ from lensd.demo import engine as engines
 from lensd.demo import replay, tour
 from lensd.demo.faults import HEALTHY
 from lensd.demo.hook import Hook
-from lensd.demo.place import Place, configure, prepare
+from lensd.demo.place import Place, configure, held, prepare
 from lensd.demo.traffic import Traffic
-from lensd.supervise import Part, Supervisor, answers
+from lensd.supervise import ENDING, Part, Supervisor, answers
 
 READY_S = 60.0
 CRASH = "engine-crash"
 
 
 def run(folder: Path, engine_dir: Path, engine_url: str | None, engine_key_file: str, *, once: bool) -> int:
-    """Exit status: 0 every fault named right, 1 one was not, 5 no engine could be had."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    place = prepare(folder)
-    with ExitStack() as stack:
+    """Exit status: 0 every fault named right, 1 one was not, 5 no engine could be had. Ctrl-C ends it at any time."""
+    for number in ENDING:
+        signal.signal(number, _interrupt)
+    stack = ExitStack()
+    try:
+        stack.enter_context(held(folder))
+        place = prepare(folder)
         hook = Hook()
         stack.callback(hook.close)
         try:
-            own = _target(stack, place, engine_dir, engine_url, engine_key_file, hook)
+            with ExitStack() as trial:  # what was started for an engine that did not come goes before the replay begins
+                own = _target(trial, place, engine_dir, engine_url, engine_key_file, hook)
+                stack.enter_context(trial.pop_all())
         except engines.NoEngineError as error:
             print(f"lensd: {error}", file=sys.stderr)
-            return replay.run(place, hook, once=once, stop=stop)
-        client, traffic = _ready(stack, place, own)
-        stops = tour.run(traffic, client, place.dashboard_url)
-        (place.folder / "tour.json").write_bytes(msgspec.json.encode(stops))
-        right = all(s.right for s in stops if s.got is not None)
-        if own is not None:
-            told = tour.alerted(hook, CRASH)
-            print(f"\nwebhook: {'1 alert for ' + CRASH if told else 'no alert came'}", flush=True)
-            right = right and told and hook.alerts.count(("firing", CRASH)) == 1
-        print(f"\n{tour.summary(stops)}\ndashboard  {place.dashboard_url}", flush=True)
-        if not once:
-            print("stays up until Ctrl-C", flush=True)
-            stop.wait()
+            return replay.run(place, hook, once=once)
+        return _show(stack, place, own, hook, once=once)
+    finally:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave an engine behind
+        stack.close()
+
+
+def _show(stack: ExitStack, place: Place, own: Any, hook: Hook, *, once: bool) -> int:
+    """The tour and its outcome; then it stays, where it is not to end."""
+    client, traffic = _ready(stack, place, own)
+    stops = tour.run(traffic, client, place.dashboard_url)
+    (place.folder / "tour.json").write_bytes(msgspec.json.encode(stops))
+    right = all(s.right for s in stops if s.got is not None)
+    if own is not None:
+        told = tour.alerted(hook, CRASH)
+        print(f"\nwebhook: {'1 alert for ' + CRASH if told else 'no alert came'}", flush=True)
+        right = right and told and hook.alerts.count(("firing", CRASH)) == 1
+    print(f"\n{tour.summary(stops)}\ndashboard  {place.dashboard_url}", flush=True)
+    if not once:
+        replay.stay()
     return 0 if right else 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _target(stack: ExitStack, place: Place, engine_dir: Path, engine_url: str | None, engine_key_file: str, hook: Hook) -> Any:
@@ -82,11 +96,12 @@ def _ready(stack: ExitStack, place: Place, own: Any) -> tuple[Client, Traffic]:
     traffic = Traffic(place.gateway_url, place.otlp_url, place.token, target, place.keys, kill)
     stack.callback(traffic.close)
     client = Client(place.api_url, place.token)
-    until = time.monotonic() + READY_S
+    until, said = time.monotonic() + READY_S, ""
     while time.monotonic() < until:
-        if HEALTHY.run(traffic).said == "HTTP 200":
-            break
+        if (said := HEALTHY.run(traffic).said) == "HTTP 200":
+            return client, traffic
         time.sleep(1)
+    print(f"lensd: no request went through in {READY_S:.0f} s, the last one said: {said}; {place.folder}/up.log has more", file=sys.stderr)
     return client, traffic
 
 

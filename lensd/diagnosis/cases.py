@@ -172,7 +172,8 @@ def _compare(case: Case, answer: Answer, evaluation: Evaluation) -> str:
 def _request(row: Mapping[str, Any], number: int, first: int) -> RequestRow:
     given: dict[str, Any] = {"request_key": number, "revision": 1, "started_at": Instant(first), **_typed("requests", row)}
     if "ended_at" not in row and given.get("outcome", "ok") != "open":
-        given["ended_at"] = given["started_at"] + int(row.get("total_ms", DEFAULT_LENGTH_MS) * 1000)
+        length = row.get("total_ms")
+        given["ended_at"] = given["started_at"] + int((DEFAULT_LENGTH_MS if length is None else length) * 1000)
     given.setdefault("outcome", "ok")
     given.setdefault("settled", given["outcome"] != "open")
     return RequestRow(**given)

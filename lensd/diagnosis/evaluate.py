@@ -63,6 +63,7 @@ class Judged(Record, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None
     where: Where
+    request_key: int | None = None
 
 
 class Result(Record, frozen=True, kw_only=True):
@@ -98,6 +99,19 @@ class Evaluation(Record, frozen=True, kw_only=True):
     @property
     def findings(self) -> tuple[Finding, ...]:
         return tuple(finding for result in self.results for finding in result.findings)
+
+    def split(self) -> dict[str, "Evaluation"]:
+        """One evaluation a request, with what was found on it and on the window: the others' findings neither hide nor heal it."""
+        results: dict[str, list[Result]] = {request: [] for request in self.subjects}
+        for result in self.results:
+            own: dict[str | None, list[Finding]] = {}
+            for finding in result.findings:
+                own.setdefault(finding.request_id, []).append(finding)
+            for request, some in results.items():
+                findings = (*own.get(request, ()), *own.get(None, ()))
+                unknown = {request: result.unknown[request]} if request in result.unknown else {}
+                some.append(Result(runbook=result.runbook, findings=findings, unknown=unknown, window_unknown=result.window_unknown))
+        return {request: Evaluation(results=tuple(some), subjects={request: self.subjects[request]}) for request, some in results.items()}
 
 
 class _Time(NamedTuple):
@@ -247,7 +261,7 @@ def _subjects(cursor: Cursor) -> dict[str, Judged]:
     longest = f"list_sort([{times}], 'desc')[1]"
     rows = cursor.execute(
         f"select request_id, engine, coalesce(served_model, model), outcome, decision, started_at, ended_at,"
-        f" case {failed} else if({longest}.ms > 0, {longest}.stage, 'none') end from subjects"
+        f" case {failed} else if({longest}.ms > 0, {longest}.stage, 'none') end, request_key from subjects"
     ).fetchall()
     return {row[0]: Judged(**dict(zip(Judged.__struct_fields__, row, strict=True))) for row in rows}
 

@@ -33,6 +33,7 @@ DENIED: Final = re.compile(
 Scope = frozenset[str]
 MOST_ACCEPTED: Final = 512
 _ACCEPTED: Final[set[tuple[str, Scope]]] = set()  # statements let through before: rules run at every tick
+_PARAMETERS: Final[dict[str, frozenset[str]]] = {}
 
 
 def check_select(cursor: Cursor, sql: str, tables: Collection[str]) -> None:
@@ -48,8 +49,12 @@ def check_select(cursor: Cursor, sql: str, tables: Collection[str]) -> None:
 
 def parameters(cursor: Cursor, sql: str) -> frozenset[str]:
     """Names that `sql` uses as `$name`."""
-    found = (node["identifier"] for node in nodes(_parse(cursor, sql)) if node.get("class") == "PARAMETER")
-    return frozenset(str(name) for name in found)
+    if sql not in _PARAMETERS:
+        if len(_PARAMETERS) >= MOST_ACCEPTED:
+            _PARAMETERS.clear()
+        found = (node["identifier"] for node in nodes(_parse(cursor, sql)) if node.get("class") == "PARAMETER")
+        _PARAMETERS[sql] = frozenset(str(name) for name in found)
+    return _PARAMETERS[sql]
 
 
 def functions(cursor: Cursor, sql: str) -> frozenset[str]:

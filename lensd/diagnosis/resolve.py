@@ -14,6 +14,7 @@ from lensd_collectors.rows import TABLES
 
 from lensd.diagnosis.scope import instant
 from lensd.records import Evidence, Finding
+from lensd.store.catalog import HELD
 from lensd.store.interface import Cursor
 
 Resolver = Callable[[str, str], Evidence | None]
@@ -27,6 +28,9 @@ LABEL_OF: Final = {"model": "model_name"}
 
 def resolve(findings: Iterable[Finding], resolver: Resolver) -> list[Finding]:
     """The findings with quotes: each `src#column` becomes the text and the place it stands for, or the place alone."""
+    findings = list(findings)
+    if isinstance(resolver, LiveCites):
+        resolver.look_up(line.source for finding in findings for line in finding.evidence if line.source is not None)
     return [
         msgspec.structs.replace(finding, evidence=tuple(resolve_line(line, resolver) for line in finding.evidence)) for finding in findings
     ]
@@ -59,12 +63,34 @@ class LiveCites:
         self._bounds = (instant(from_us), instant(to_us)) if from_us is not None and to_us is not None else None
         self._metric_names = metric_names or {}
         self._found: dict[tuple[str, str], tuple[str, dict[str, Any]] | None] = {}
+        self._said: dict[tuple[str, str], Evidence | None] = {}
 
     def resolve(self, line: Evidence) -> Evidence:
         return resolve_line(line, self)
 
+    def look_up(self, sources: Iterable[str]) -> None:
+        """Finds what these cites (`src#column`) point at, one query a table however many they are."""
+        cites = dict.fromkeys(source.rpartition("#") for source in sources if "#" in source)
+        left = [(src, column) for src, _, column in cites if (src, column) not in self._found]
+        for table in ("requests", *ORDER):
+            here = [(src, column) for src, column in left if column in TABLES[table].__struct_fields__]
+            if here:
+                rows = self._rows(table, {src for src, _ in here})
+                self._found.update({(src, column): (table, rows[src]) for src, column in here if src in rows})
+                left = [cite for cite in left if cite not in self._found]
+        for name in dict.fromkeys(column for _, column in left):  # no column: the name of a fact, of which one line may tell many
+            rows = self._rows("config_facts", {src for src, column in left if column == name}, "list_contains($names, name)", (name,))
+            self._found.update({(src, name): ("config_facts", row) for src, row in rows.items()})
+        self._found.update({cite: None for cite in left if cite not in self._found})
+
     def __call__(self, src: str, column: str) -> Evidence | None:
-        found = self._row(src, column)
+        if (src, column) not in self._said:
+            self.look_up([f"{src}#{column}"])
+            self._said[src, column] = self._say(src, column)
+        return self._said[src, column]
+
+    def _say(self, src: str, column: str) -> Evidence | None:
+        found = self._found[src, column]
         if found is None:
             return None
         table, row = found
@@ -72,41 +98,44 @@ class LiveCites:
         if table == "events":
             quote = row["line"] or _event(row)
         elif table in SAMPLES:
-            quote = self._point(src, column) or _sample(table, column, row, self._plain_name(column))
+            quote = self._point(src, column) or _sample(table, column, row, self._plain_name(src, column))
         elif table == "config_facts":
             quote = f"{row['name']}={row['value']}"
         else:
             quote = f"{column}={_value(value)}"
         return Evidence(text="", quote=quote, source=src)
 
-    def _row(self, src: str, column: str) -> tuple[str, dict[str, Any]] | None:
-        if (src, column) not in self._found:
-            tables = [table for table in ("requests", *ORDER) if column in TABLES[table].__struct_fields__]
-            rows = ((table, self._one(table, src)) for table in tables)
-            self._found[src, column] = next(((table, row) for table, row in rows if row is not None), None)
-        return self._found[src, column]
-
-    def _one(self, table: str, src: str, also: str = "true", names: tuple[str, ...] = ()) -> dict[str, Any] | None:
+    def _rows(self, table: str, sources: Iterable[str], also: str = "true", names: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+        """One row a source, by the source."""
         at = "seen_at" if "seen_at" in TABLES[table].__struct_fields__ else "started_at"
         within = "true"
-        parameters: dict[str, object] = {"src": src}
+        parameters: dict[str, object] = {"sources": list(sources)}
         if self._bounds is not None and table != "config_facts":
             within = f"({at} is null or {at} between $from and $to)"
             parameters |= {"from": self._bounds[0], "to": self._bounds[1]}
         if names:
             parameters["names"] = list(names)
-        result = self._cursor.execute(f"select * from {table} where src = $src and {within} and {also} limit 1", parameters)
+        place = f"{HELD}.every_requests" if table == "requests" else table  # the view looks for later revisions of all there are first
+        last = "qualify row_number() over (partition by src order by revision desc, appended desc) = 1" if table == "requests" else ""
+        chosen = f"src in (select unnest($sources)) and {within} and {also}"
+        result = self._cursor.execute(f"select * from {place} where {chosen} {last}", parameters)
         columns = [name for name, *_ in result.description]
-        row = result.fetchone()
-        return None if row is None else dict(zip(columns, row, strict=True))
+        found: dict[str, dict[str, Any]] = {}
+        for row in result.fetchall():
+            values = dict(zip(columns, row, strict=True))
+            found.setdefault(values["src"], values)
+        return found
 
-    def _plain_name(self, column: str) -> str | None:
-        """What the engine calls a column that is one metric as it stands, by its newest name."""
-        return next((name for name in self._metric_names.get(column, ()) if "{" not in name and not name.startswith("sum:")), None)
+    def _plain_name(self, src: str, column: str) -> str | None:
+        """What the engine calls a column that is one metric as it stands: the newest name of the family its scrape is in."""
+        names = [name for name in self._metric_names.get(column, ()) if "{" not in name and not name.startswith("sum:")]
+        point = self._rows("points", [src]).get(src) if names else None
+        family = point["name"].partition(":")[0] + ":" if point is not None else None
+        return next((name for name in names if family is not None and name.startswith(family)), None)
 
     def _point(self, src: str, column: str) -> str | None:
         names = self._metric_names.get(column, ())
-        row = self._one("points", src, "list_contains($names, name)", names) if names else None
+        row = self._rows("points", [src], "list_contains($names, name)", names).get(src) if names else None
         if row is None:
             return None
         labels = ",".join(f'{name}="{value}"' for name, value in sorted(json.loads(row["labels"] or "{}").items()))

@@ -9,6 +9,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -176,6 +177,7 @@ def value(written: object) -> Any:
     return written
 
 
+@cache
 def fields(template: str) -> tuple[tuple[str, str], ...]:
     """Names and format specs of an evidence line; raises ValueError where it holds more than plain names with plain specs."""
     found: list[tuple[str, str]] = []

@@ -19,24 +19,27 @@ MAX_REQUESTS: Final = 4096  # ids remembered of one group
 
 @dataclass(slots=True)
 class Requests:
-    """Distinct requests hit: their number, and some of their ids."""
+    """Distinct requests hit: their number, and some of their ids. Ids repeat, keys do not; without a key a request goes by its id."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=TYPICAL // 2))
-    known: dict[str, None] = field(default_factory=dict)
+    known: dict[str | int, None] = field(default_factory=dict)
 
-    def add(self, request_id: str) -> bool:
-        if request_id in self.known:
+    def add(self, request_id: str, key: int | None) -> bool:
+        """Whether it is a new one."""
+        if key is not None and self.known.pop(request_id, self) is None:
+            self.known[key] = None  # a former process knew it by its id
             return False
-        self.known[request_id] = None
+        name = request_id if key is None else key
+        if name in self.known:
+            return False
+        self.known[name] = None
         if len(self.known) > MAX_REQUESTS:
             del self.known[next(iter(self.known))]
         self.count += 1
-        if len(self.first) < TYPICAL // 2:
-            self.first.append(request_id)
-        else:
-            self.latest.append(request_id)
+        if request_id not in self.first and request_id not in self.latest:
+            (self.first if len(self.first) < TYPICAL // 2 else self.latest).append(request_id)
         return True
 
 
@@ -50,7 +53,7 @@ class Group:
     stood_since: int | None = None  # the window rule has fired at every tick since
     stood_at: int = 0  # the last tick at which it did
     gate: Gate | None = None  # of the request rule that feeds it
-    hits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
+    hits: deque[tuple[int, str, int | None]] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     seen_at: int = 0
     quiet_since: int = 0  # last instant at which it was not known to be absent; 0: none since the start
     finding: Finding | None = None
@@ -65,7 +68,7 @@ class Group:
 def restored(incident: Incident, close_after: int) -> Group:
     requests = Requests()
     for request_id in incident.typical_requests:
-        requests.add(request_id)
+        requests.add(request_id, None)
     requests.count = max(requests.count, incident.requests_hit)
     return Group(
         subject_of(incident),

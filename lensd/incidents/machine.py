@@ -10,7 +10,7 @@ import msgspec
 from lensd_collectors.rows import IncidentRow
 
 from lensd.errors import IncidentNotFoundError
-from lensd.incidents.group import CLOSE_AFTER_US, EFFECTS, LINES, Group, Requests, restored, with_state
+from lensd.incidents.group import CLOSE_AFTER_US, EFFECTS, LINES, MAX_REQUESTS, Group, Requests, restored, with_state
 from lensd.incidents.roots import Index
 from lensd.incidents.rows import from_row
 from lensd.incidents.rules import Rule, Rules, Served, counts, twin_labels, us
@@ -28,6 +28,7 @@ class Incidents:
     def __init__(self) -> None:
         self._groups: dict[Subject, Group] = {}
         self._served: deque[tuple[int, Sequence[Served]]] = deque()
+        self._now = 0
         self._lock = threading.Lock()
 
     def update(
@@ -46,6 +47,9 @@ class Incidents:
         rule could not be evaluated; they do not count as absent.
         """
         with self._lock:
+            if now_us < self._now:
+                self._set_back(now_us)
+            self._now = now_us
             self._remember(served, runbooks, now_us)
             live = [f for f in findings if counts(f, runbooks)]
             index = Index(live, runbooks)
@@ -100,6 +104,17 @@ class Incidents:
                 return group, group.incident
         raise IncidentNotFoundError(f"no open incident {incident_id}; `lensd incidents ls` shows those that stand")
 
+    def _set_back(self, now: int) -> None:
+        """The clock was set back: what lies ahead of it now would hold incidents open, and count as fresh, for as long."""
+        self._served = deque(entry for entry in self._served if entry[0] <= now)
+        for group in self._groups.values():
+            group.hits = deque((hit for hit in group.hits if hit[0] <= now), MAX_REQUESTS)
+            group.seen_at, group.quiet_since, group.written_at = (
+                min(at, now) for at in (group.seen_at, group.quiet_since, group.written_at)
+            )
+            group.stood_since = group.stood_since and min(group.stood_since, now)
+            group.closed_at = group.closed_at and min(group.closed_at, now)
+
     def _remember(self, served: Sequence[Served], runbooks: Rules, now: int) -> None:
         longest = max((us(rule.alert.within) for rule in runbooks.values() if rule.alert), default=0)
         if served:
@@ -120,7 +135,7 @@ class Incidents:
 
     def _place(self, finding: Finding, twins: Collection[str]) -> Group | None:
         """The group a finding belongs to. Two files of one label may know the subject unequally well: unknown matches."""
-        exact = self._groups.get(subject_of(finding))
+        exact = self._groups.get(_stands_on(finding, twins))
         if exact is not None or finding.label not in twins:
             return exact
         alike = (g for g in self._groups.values() if g.subject.label == finding.label)
@@ -132,13 +147,14 @@ class Incidents:
         if group is None:
             if len(self._groups) >= MAX_GROUPS:
                 return
-            group = self._groups[subject_of(finding)] = Group(subject_of(finding))
+            subject = _stands_on(finding, twins)
+            group = self._groups[subject] = Group(subject)
         group.close_after = us(rule.hold.close_after)
         if rule.scope == "request":
-            if finding.request_id is None or not group.requests.add(finding.request_id):
+            if finding.request_id is None or not group.requests.add(finding.request_id, finding.request_key):
                 return  # told again after late data
             group.gate = rule.alert or None
-            group.hits.append((now, finding.request_id))
+            group.hits.append((now, finding.request_id, finding.request_key))
         else:
             group.open_after = us(rule.hold.open_after)
             group.stood_since = now if group.stood_since is None else group.stood_since
@@ -152,7 +168,7 @@ class Incidents:
         if group is None:
             return
         if effect.request_id is not None:
-            group.requests.add(effect.request_id)
+            group.requests.add(effect.request_id, effect.request_key)
         start = f"explains {effect.label}: "
         known = any(line.text.startswith(start) for line in (*group.first, *group.effects))
         if not known and effect.label != group.subject.label and len(group.effects) < EFFECTS:
@@ -204,8 +220,8 @@ class Incidents:
         finding = cast(Finding, group.finding)
         if group.stood_since is None:  # those that fell out of the gate's time are no part of it
             group.requests = Requests()
-            for _, request_id in group.hits:
-                group.requests.add(request_id)
+            for _, request_id, key in group.hits:
+                group.requests.add(request_id, key)
         incident = Incident(
             incident_id=_new_id(group.subject, now),
             revision=1,
@@ -239,6 +255,13 @@ class Incidents:
         if group.closed_at is None:
             del self._groups[group.subject]
         return new
+
+
+def _stands_on(finding: Finding, twins: Collection[str]) -> Subject:
+    """What hits an engine or a GPU as a whole, and is seen on it too, stands on that alone, whichever request tells of it first."""
+    subject = subject_of(finding)
+    whole = finding.label in twins and finding.stage in ("engine", "gpu") and finding.engine is not None
+    return subject._replace(model=None, key_id=None) if whole else subject
 
 
 def _new_id(subject: Subject, now: int) -> str:

@@ -1,10 +1,12 @@
 """What readers ask the store for: requests by any of their names, filtered lists, engine states."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from lensd_collectors.rows import Row
+from lensd_collectors.rows import RequestRow, Row
 
+from lensd.store.catalog import HELD
 from lensd.store.interface import Cursor
 
 T = TypeVar("T", bound=Row)
@@ -14,13 +16,29 @@ MAX_PAGE = 500
 DEFAULT_PAGE = 100
 
 
-UNFINISHED_TRACES = """
-select distinct trace_id from requests where not settled and trace_id is not null
-union
-select distinct s.trace_id from spans s where s.started_at > (select max(started_at) - interval 15 minutes from spans)
-  and s.trace_id is not null and s.trace_id not in (select trace_id from requests where trace_id is not null)
+_UNFINISHED = """
+with told as (
+  select trace_id, started_at as first_at, coalesce(ended_at, started_at) as last_at from spans where trace_id is not null
+  union all
+  select trace_id, seen_at, seen_at from events where trace_id is not null
+), latest as (
+  select max(last_at) as at from told where last_at <= make_timestamp($now)
+)
+select trace_id, epoch_us(min(started_at)) from requests where (not settled or label is null) and trace_id is not null group by all
+union all
+select trace_id, epoch_us(min(first_at)) from told, latest where last_at > latest.at - interval 1 minute group by all
 """
-"""Requests still open, and what was stored just before an earlier run ended and never became one."""
+
+
+def unfinished_traces(cursor: Cursor, now: int) -> dict[str, int]:
+    """Traces that an earlier run may not be done with, and when they began: requests open or not judged, and what was stored last.
+
+    What an earlier run was killed over was stored within its last minute. In microseconds since the epoch.
+    """
+    found: dict[str, int] = {}
+    for trace, since in cursor.execute(_UNFINISHED, {"now": now}).fetchall():
+        found[trace] = min(since, found.get(trace, since))
+    return found
 
 
 class Page(NamedTuple):
@@ -64,7 +82,9 @@ def find_requests(cursor: Cursor, ident: str) -> list[dict[str, Any]]:
     """
     for where, value in ((_ALIASES, ident), (_ALIASES, _external(ident)), (_PREFIX, ident)):
         parameters = {"id": value} | ({"cmpl": f"{value}-0"} if "$cmpl" in where else {})
-        found = rows(cursor, f"select * from requests where {where} order by started_at desc limit {MAX_MATCHES}", parameters)
+        found = rows(
+            cursor, f"select * from requests where {where} order by started_at desc, request_key desc limit {MAX_MATCHES}", parameters
+        )
         if found:
             return found
     return []
@@ -86,15 +106,16 @@ def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = DEFAULT_PA
         given |= {"after_at": at, "after_key": key}
     limit = max(1, min(limit, MAX_PAGE))
     condition = " and ".join(where) or "true"
-    sql = f"select *, epoch_us(started_at) as started_us from requests where {condition} order by started_at desc, request_key desc"
-    found = rows(cursor, f"{sql} limit {limit + 1}", given)
-    more = len(found) > limit
-    last = found[limit - 1] if more else None
-    for row in found:
-        started = row.pop("started_us")
-        if row is last:
-            after = f"{started}-{row['request_key']}"
-    return Page(found[:limit], after if more else None)
+    order = "order by started_at desc, request_key desc"
+    sql = f"select request_key, epoch_us(started_at) from requests where {condition} {order} limit {limit + 1}"
+    found: list[tuple[int, int]] = cursor.execute(sql, given).fetchall()
+    more, found = len(found) > limit, found[:limit]
+    if not found:
+        return Page([], None)
+    last_key, last_at = found[-1]
+    wanted_rows = {"keys": [key for key, _ in found], "since": last_at, "until": found[0][1]}
+    items = rows(cursor, f"{_LAST} {order}", wanted_rows)
+    return Page(items, f"{last_at}-{last_key}" if more else None)
 
 
 def _page_key(text: str) -> tuple[int, int]:
@@ -144,9 +165,22 @@ def series(cursor: Cursor, name: str, engine: str | None, since: int, until: int
     )
 
 
-def structs(cursor: Cursor, kind: type[T], sql: str) -> list[T]:
+_LAST = f"""
+select * exclude (appended) from {HELD}.every_requests
+where request_key in (select unnest($keys)) and started_at between make_timestamp($since) and make_timestamp($until)
+qualify row_number() over (partition by request_key order by revision desc, appended desc) = 1
+"""
+"""The last revision of some requests. Not by the view: it looks for later revisions of every request there is before it chooses."""
+
+
+def last_requests(cursor: Cursor, keys: Sequence[int], since: int, until: int) -> list[RequestRow]:
+    """The last revision of those of these requests that the store has; all began in `since..until` (microseconds since the epoch)."""
+    return structs(cursor, RequestRow, _LAST, {"keys": list(keys), "since": max(0, since), "until": until})
+
+
+def structs(cursor: Cursor, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
     """All rows as structs of `lensd_collectors.rows`, instants in microseconds since the epoch."""
-    return [kind(**{k: _microseconds(v) for k, v in row.items()}) for row in rows(cursor, sql)]
+    return [kind(**{k: _microseconds(v) for k, v in row.items()}) for row in rows(cursor, sql, parameters)]
 
 
 def _microseconds(value: Any) -> Any:

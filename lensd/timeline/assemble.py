@@ -9,8 +9,15 @@ from lensd_collectors.rows import Instant, RequestRow
 
 from lensd.records import StageTime, Timeline
 from lensd.timeline.evidence import RequestEvidence
-from lensd.timeline.layout import first_byte_at
+from lensd.timeline.layout import answer_tokens, first_byte_at
 from lensd.timeline.life import Life
+
+_ENGINE_SAYS = {
+    "prompt_tokens": (c.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
+    "completion_tokens": (c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
+    "finish_reason": (c.FINISH_REASONS, "finish_reason"),
+}
+"""Columns for which the engine's own span is asked last, and the attribute it has them in."""
 
 
 def request_key(trace_id: str, span_id: str) -> int:
@@ -50,6 +57,9 @@ def witness_of(request: RequestEvidence, column: str) -> str | None:
     stage = column.removesuffix("_ms").removesuffix("_source").removesuffix("_state")
     if stage in (Stage.QUEUE, Stage.PREFILL, Stage.DECODE) and request.engine_spans:
         return request.engine_spans[0].src
+    said = _ENGINE_SAYS.get(column)
+    if said is not None and request.value(said[0]) is None and _record(request, said[0]) is None:
+        return next((span.src for span in request.engine_spans if span.attributes.get(said[1]) is not None), None)
     if column == "client_timeout_ms" and request.client is not None:
         return request.client.src
     return None
@@ -58,44 +68,46 @@ def witness_of(request: RequestEvidence, column: str) -> str | None:
 def _first_instant(request: RequestEvidence, timed_by: Any) -> int:
     if timed_by is not None:
         return int(timed_by.start)
-    first = request.signals[0]
-    return first.at - int(1000 * float(first.fields.get(c.PROGRESS_AGE_MS) or 0))
+    return request.signals[0].ago(c.PROGRESS_AGE_MS)
 
 
 def _identity(request: RequestEvidence) -> dict[str, Any]:
     engine_span = request.engine_spans[0] if request.engine_spans else None
+    streaming = request.value(c.IS_STREAMING)
     return {
-        "request_id": request.value(c.REQUEST_ID) or (engine_span.request_id if engine_span is not None else None),
-        "engine_request_id": request.value(c.RESPONSE_ID) or (engine_span.text(c.ENGINE_REQUEST_ID) if engine_span is not None else None),
-        "session_id": request.value(c.SESSION_ID),
-        "model": request.value(c.REQUEST_MODEL) or (engine_span.text(c.RESPONSE_MODEL) if engine_span is not None else None),
-        "served_model": request.value(c.RESPONSE_MODEL),
-        "engine": request.value(c.ENGINE) or (engine_span.engine if engine_span is not None else None),
-        "upstream": request.value(c.UPSTREAM),
-        "key_id": request.value(c.KEY_ID),
-        "route": request.value(c.HTTP_ROUTE),
-        "streaming": request.value(c.IS_STREAMING),
+        "request_id": _text(request.value(c.REQUEST_ID)) or (engine_span.request_id if engine_span is not None else None),
+        "engine_request_id": _text(request.value(c.RESPONSE_ID))
+        or (engine_span.text(c.ENGINE_REQUEST_ID) if engine_span is not None else None),
+        "session_id": _text(request.value(c.SESSION_ID)),
+        "model": _text(request.value(c.REQUEST_MODEL)) or (engine_span.text(c.RESPONSE_MODEL) if engine_span is not None else None),
+        "served_model": _text(request.value(c.RESPONSE_MODEL)),
+        "engine": _text(request.value(c.ENGINE)) or (engine_span.engine if engine_span is not None else None),
+        "upstream": _text(request.value(c.UPSTREAM)),
+        "key_id": _text(request.value(c.KEY_ID)),
+        "route": _text(request.value(c.HTTP_ROUTE)),
+        "streaming": streaming if isinstance(streaming, bool) else None,
     }
 
 
 def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
-    said_by = request.value(c.SAID_BY)
+    said_by = _text(request.value(c.SAID_BY))
     if said_by is None and life.outcome == Outcome.CALLER_GONE:
         said_by = SaidBy.CLIENT
     return {
         "status": _int(request.value(c.HTTP_STATUS)),
-        "error_code": request.value(c.ERROR_TYPE),
-        "error_message": request.value(c.ERROR_MESSAGE),
+        "error_code": _text(request.value(c.ERROR_TYPE)),
+        "error_message": _text(request.value(c.ERROR_MESSAGE)),
         "said_by": said_by or (SaidBy.UNKNOWN if life.ended_at is not None else None),
-        "decision": request.value(c.DECISION) or (Decision.CALLER_GONE if life.outcome == Outcome.CALLER_GONE else None),
+        "decision": _text(request.value(c.DECISION)) or (Decision.CALLER_GONE if life.outcome == Outcome.CALLER_GONE else None),
         "finish_reason": _first(request.value(c.FINISH_REASONS)) or _engine_text(request, "finish_reason"),
         "timeout_ms": _float(request.value(c.TIMEOUT_MS)),
-        "timeout_kind": request.value(c.TIMEOUT_KIND),
+        "timeout_kind": _text(request.value(c.TIMEOUT_KIND)),
         "client_timeout_ms": _client_timeout_ms(request),
     }
 
 
 def _amounts(request: RequestEvidence) -> dict[str, Any]:
+    done_seen = request.value(c.DONE_SEEN)
     return {
         "prompt_tokens": _tokens(request, c.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
         "completion_tokens": _tokens(request, c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
@@ -106,7 +118,7 @@ def _amounts(request: RequestEvidence) -> dict[str, Any]:
         "max_gap_ms": _float(request.value(c.MAX_GAP_MS)),
         "chunks": _int(request.value(c.CHUNKS)),
         "bytes_sent": _int(request.value(c.BYTES_SENT)),
-        "done_seen": request.value(c.DONE_SEEN),
+        "done_seen": done_seen if isinstance(done_seen, bool) else None,
     }
 
 
@@ -118,7 +130,7 @@ def _ttft_ms(request: RequestEvidence, stages: dict[Stage, StageTime]) -> float 
     """Milliseconds to the first token: at the caller's side of a stream, else in the engine."""
     entry, streaming = request.entry, stages[Stage.STREAMING]
     if entry is not None and request.value(c.IS_STREAMING) and streaming.segments and (first := first_byte_at(request)) is not None:
-        return (first - entry.start) / 1000
+        return max(0.0, (first - entry.start) / 1000)
     times = request.engine_times()
     if times is None or times.prefill_ms is None:
         return None
@@ -126,7 +138,7 @@ def _ttft_ms(request: RequestEvidence, stages: dict[Stage, StageTime]) -> float 
 
 
 def _tpot_ms(request: RequestEvidence, decode: StageTime) -> float | None:
-    tokens = _tokens(request, c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens")
+    tokens = answer_tokens(request)
     return decode.duration_ms / (tokens - 1) if decode.duration_ms is not None and tokens is not None and tokens > 1 else None
 
 
@@ -151,7 +163,8 @@ def _tokens(request: RequestEvidence, name: str, engine_name: str | None) -> int
     if value is None:
         value = _record(request, name)
     if value is None and engine_name is not None:
-        value = next((s.count(engine_name) for s in request.engine_spans if s.count(engine_name) is not None), None)
+        counted = [count for s in request.engine_spans if (count := s.count(engine_name)) is not None]
+        value = (sum(counted) if name == c.OUTPUT_TOKENS else counted[0]) if counted else None
     return _int(value)
 
 
@@ -169,8 +182,13 @@ def _first(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _text(value: Any) -> str | None:
+    """Anybody may send anything under a known name: what is no text becomes one, so that its row fits its column."""
+    return value if value is None or isinstance(value, str) else str(value)
+
+
 def _int(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else None
 
 
 def _float(value: Any) -> float | None:

@@ -1,94 +1,136 @@
 """Turns what has come in since the last look into new rows of `requests`."""
 
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
+from lensd_collectors import conventions as c
 from lensd_collectors.rows import Event, RequestRow, Row, SpanRow
 
 from lensd.records import Timeline
 from lensd.store.interface import Cursor
-from lensd.timeline.assemble import assemble
+from lensd.store.queries import last_requests
+from lensd.timeline.assemble import assemble, request_key
 from lensd.timeline.estimate import AROUND_US, Scrapes
 from lensd.timeline.evidence import RequestEvidence
-from lensd.timeline.gather import gather
+from lensd.timeline.gather import engine_ids, gather
 from lensd.timeline.layout import handed_over_at, layout, request_start
-from lensd.timeline.life import life
+from lensd.timeline.life import Life, last_sign, life
 from lensd.timeline.limits import Limits
 
+log = logging.getLogger(__name__)
+
 REMEMBERED = 20_000  # requests whose last revision is kept in memory; older ones are read from the store
+MOST = 2_000  # traces looked at in one step, so that whatever came in at once holds nothing else up
+TRAVEL_US = 2_000_000  # a sign that came later than this after its instant was sent late, or by another clock
+LONGEST_US = 3_600_000_000  # how long before what has come a request may have begun
+
+Heard = Callable[[RequestEvidence], int]
+"""When the last sign of a request came, by our own clock (microseconds since the epoch)."""
 
 
 class Assembled(NamedTuple):
-    """A request with its row and its timeline."""
+    """A request with its row and its timeline. `early`: it may yet turn out to be part of another; `settled_first`: settled just now."""
 
     evidence: RequestEvidence
     row: RequestRow
     timeline: Timeline
     look_again: int | None
+    early: bool = False
+    settled_first: bool = False
 
 
-def assemble_all(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits | None = None) -> list[Assembled]:
-    """Every request of these traces (None: of the whole store) as known at `now`, revision 0."""
-    alive = [(request, state) for request in gather(cursor, trace_ids) if (state := life(request, now)) is not None]
-    if not alive:
-        return []
-    first, last = min(request_start(r) for r, _ in alive), max(s.ended_at or now for _, s in alive)
-    scrapes = Scrapes.read(cursor, first - AROUND_US, last + AROUND_US)
-    done = []
-    for request, state in alive:
-        end = state.ended_at if state.ended_at is not None else now
-        seen = scrapes.of(request.value("lensd.engine"), (handed_over_at(request) or request_start(request)) - AROUND_US, end + AROUND_US)
-        timeline = layout(request, seen, state.ended_at, state.outcome, now, limits or Limits())
-        done.append(Assembled(request, assemble(request, timeline, state), timeline, state.look_again))
-    return done
+def assemble_all(
+    cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits | None = None, *, since: int = 0, heard: Heard | None = None
+) -> list[Assembled]:
+    """Every request of these traces (None: of the whole store) as known at `now`, revision 0; what began before `since` is not read."""
+    return [r for r in _look(cursor, trace_ids, now, limits or Limits(), since, heard) if not r.early]
 
 
-def touched(rows: Mapping[str, Sequence[Row]]) -> set[str]:
-    """Traces that these new rows belong to."""
-    return {
-        row.trace_id for table in ("spans", "events") for row in rows.get(table, ()) if isinstance(row, SpanRow | Event) and row.trace_id
-    }
+def touched(rows: Mapping[str, Sequence[Row]]) -> dict[str, int]:
+    """Traces that these new rows belong to, each with the first instant of its rows (microseconds since the epoch)."""
+    found: dict[str, int] = {}
+    for row in (row for table in ("spans", "events") for row in rows.get(table, ())):
+        at = row.started_at if isinstance(row, SpanRow) else row.seen_at if isinstance(row, Event) else None
+        if isinstance(row, SpanRow | Event) and row.trace_id and at is not None:
+            found[row.trace_id] = min(at, found.get(row.trace_id, at))
+    return found
+
+
+def answered(rows: Mapping[str, Sequence[Row]]) -> set[str]:
+    """The engine's ids of requests that its plugin tells of in these new rows; the plugin knows no trace."""
+    events = (row for row in rows.get("events", ()) if isinstance(row, Event))
+    return {row.request_id for row in events if row.name == c.EVENT_ENGINE_REQUEST and row.request_id}
+
+
+class _Wait(NamedTuple):
+    """A trace with a request that time or new data can still change."""
+
+    look_again: int
+    since: int  # when the first that came of it began
+    heard: dict[int, tuple[int, int]]  # request key -> last sign by its sender's clock, and when we heard of it by ours
+    names: tuple[str, ...]  # what the engine may call its requests
 
 
 class Assembler:
-    """Keeps the requests that time or new data can still change. One thread uses it."""
+    """Keeps the requests that time or new data can still change. One thread uses it.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    `live` False: nothing more will come, so senders' clocks are believed and nothing is waited for.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, live: bool = True) -> None:
         self._limits = limits or Limits()
-        self._touched: set[str] = set()
-        self._due: dict[str, int] = {}  # trace id -> when to look again
+        self._live = live
+        self._now = 0
+        self._behind = False
+        self._touched: dict[str, int] = {}
+        self._waiting: dict[str, _Wait] = {}
+        self._traces: dict[str, str] = {}  # what the engine may call a request that waits -> its trace
         self._last: OrderedDict[int, RequestRow] = OrderedDict()
+        self._in_hand: tuple[dict[str, int], list[int]] = ({}, [])  # traces and request keys of the last step
 
-    def touch(self, trace_ids: Iterable[str]) -> None:
-        """Traces that something new has come for."""
-        self._touched.update(trace_ids)
+    def touch(self, traces: Mapping[str, int], answered: Iterable[str] = ()) -> None:
+        """Traces that something new has come for, and when that began; ids of requests that an engine's plugin told of."""
+        for trace, since in traces.items():
+            self._touched[trace] = min(since, self._touched.get(trace, since))
+        for trace in {self._traces[name] for name in answered if name in self._traces}:
+            self._touched.setdefault(trace, self._waiting[trace].since)
 
     @property
     def waiting(self) -> int:
         """Traces that will be looked at again."""
-        return len(self._touched | self._due.keys())
+        return len(self._touched.keys() | self._waiting.keys())
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last step may have left something undone: take another at once."""
+        return self._behind
 
     def step(self, cursor: Cursor, now: int) -> list[Assembled]:
-        """Requests whose row changed since the last step, each with its next revision."""
-        due = self._touched | {trace for trace, at in self._due.items() if at <= now}
-        self._touched = set()
-        if not due:
-            return []
-        for trace in due:
-            self._due.pop(trace, None)
-        found = assemble_all(cursor, sorted(due), now, self._limits)
-        self._recall(cursor, [r.row.request_key for r in found])
-        changed = []
-        for request in found:
-            if request.look_again is not None:
-                trace = request.evidence.trace_id
-                self._due[trace] = min(self._due.get(trace, request.look_again), request.look_again)
-            if self._revise(request.row):
-                changed.append(request)
-        self._wait_for_parents(cursor, due, found, now)
+        """Requests whose row changed since the last step, each with its next revision; at most MOST traces are looked at."""
+        if now < self._now:  # the clock was set back: instants to look again at lie too far ahead
+            self.touch({trace: wait.since for trace, wait in self._waiting.items()})
+        self._now = now
+        due = self._due(now)
+        self._in_hand = (due, [])
+        changed: list[Assembled] = []
+        for group in (
+            {trace: since for trace, since in due.items() if since >= now - LONGEST_US},
+            {trace: since for trace, since in due.items() if since < now - LONGEST_US},
+        ):
+            if group:
+                changed += self._step(cursor, group, now)
         return changed
+
+    def undo(self) -> None:
+        """The rows of the last step did not reach the store: its traces are due again, as the store knows them."""
+        traces, keys = self._in_hand
+        self.touch(traces)
+        for key in keys:
+            self._last.pop(key, None)
 
     def judged(self, row: RequestRow, label: str | None, confidence: str | None) -> RequestRow | None:
         """The row's next revision, with its verdict; None where the verdict is what it was."""
@@ -98,13 +140,61 @@ class Assembler:
         self._last[row.request_key] = revised
         return revised
 
-    def _revise(self, row: RequestRow) -> bool:
-        """Give the row its revision; False where it says what the last one said."""
-        before = self._last.get(row.request_key)
+    def _due(self, now: int) -> dict[str, int]:
+        again = ((trace, wait.since) for trace, wait in self._waiting.items() if wait.look_again <= now and trace not in self._touched)
+        due = dict(islice(chain(again, self._touched.items()), MOST))
+        self._behind = len(due) == MOST
+        for trace in due:
+            self._touched.pop(trace, None)
+            if trace in self._waiting:
+                due[trace] = min(due[trace], self._waiting[trace].since)
+        return due
+
+    def _step(self, cursor: Cursor, traces: Mapping[str, int], now: int) -> list[Assembled]:
+        old = [self._forget(trace) for trace in traces]
+        heard = _Ears({key: sign for wait in old if wait is not None for key, sign in wait.heard.items()}, now)
+        since = min(traces.values()) - LONGEST_US
+        found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else None)
+        self._recall(cursor, [r.row for r in found])
+        self._wait_for(found, traces, heard)
+        changed = []
+        for request in found:
+            if request.early:
+                continue
+            before = self._last.get(request.row.request_key)
+            if self._revise(request.row, before):
+                first = request.row.settled and (before is None or not before.settled)
+                changed.append(request._replace(settled_first=first))
+        return changed
+
+    def _wait_for(self, found: Iterable[Assembled], traces: Mapping[str, int], heard: "_Ears") -> None:
+        by_trace: dict[str, list[Assembled]] = {}
+        for request in found:
+            if request.look_again is not None:
+                by_trace.setdefault(request.evidence.trace_id, []).append(request)
+        for trace, requests in by_trace.items():
+            self._waiting[trace] = _Wait(
+                look_again=min(r.look_again for r in requests if r.look_again is not None),
+                since=min(traces[trace], *(request_start(r.evidence) for r in requests)),
+                heard={key: heard.signs[key] for r in requests if (key := r.row.request_key) in heard.signs},
+                names=tuple(name for r in requests for name in engine_ids(r.evidence)),
+            )
+            self._traces.update(dict.fromkeys(self._waiting[trace].names, trace))
+
+    def _forget(self, trace: str) -> _Wait | None:
+        wait = self._waiting.pop(trace, None)
+        for name in wait.names if wait is not None else ():
+            if self._traces.get(name) == trace:
+                del self._traces[name]
+        return wait
+
+    def _revise(self, row: RequestRow, before: RequestRow | None) -> bool:
+        """Give the row its revision; False where it says what the last one said, and was judged if there was something to judge."""
+        self._in_hand[1].append(row.request_key)
         if before is not None:
             row.label, row.confidence = before.label, before.confidence
             row.revision = before.revision
-            if _same(before, row):
+            if _same(before, row) and (row.label is not None or not row.settled):
                 return False
             row.revision += 1
         self._last[row.request_key] = row
@@ -113,23 +203,56 @@ class Assembler:
             self._last.popitem(last=False)
         return True
 
-    def _recall(self, cursor: Cursor, keys: Sequence[int]) -> None:
-        """Rows that an earlier run or a longer-gone time wrote, so that revisions count on."""
-        unknown = [key for key in keys if key not in self._last]
+    def _recall(self, cursor: Cursor, rows: Sequence[RequestRow]) -> None:
+        """Rows that an earlier run or a longer-gone time wrote, so that revisions count on and nothing is told twice."""
+        unknown = [row for row in rows if row.request_key not in self._last]
         if not unknown:
             return
-        sql = "select request_key, revision, label, confidence from requests where request_key in (select unnest($keys))"
-        for key, revision, label, confidence in cursor.execute(sql, {"keys": unknown}).fetchall():
-            self._last[key] = RequestRow(request_key=key, revision=revision, started_at=0, label=label, confidence=confidence)  # type: ignore[arg-type]
+        starts = [row.started_at for row in unknown]
+        for row in last_requests(cursor, [row.request_key for row in unknown], min(starts) - LONGEST_US, max(starts) + LONGEST_US):
+            self._last[row.request_key] = row
 
-    def _wait_for_parents(self, cursor: Cursor, due: set[str], found: Sequence[Assembled], now: int) -> None:
-        """Look again at traces that hold something but no request yet: their gateway's spans may be on the way."""
-        empty = due - {r.evidence.trace_id for r in found}
-        if not empty:
-            return
-        for request in gather(cursor, sorted(empty)):
-            if life(request, now) is None:
-                self._due[request.trace_id] = now + 10_000_000
+
+class _Ears:
+    """When the last sign of each request came, by our own clock: what waits must not depend on how senders' clocks stand."""
+
+    def __init__(self, signs: dict[int, tuple[int, int]], now: int) -> None:
+        self.signs, self._now = signs, now
+
+    def __call__(self, request: RequestEvidence) -> int:
+        key, told = request_key(request.trace_id, request.span_id), last_sign(request)
+        before, heard_at = self.signs.get(key, (None, 0))
+        if before != told:
+            heard_at = max(told, self._now - TRAVEL_US)
+        self.signs[key] = told, min(heard_at, self._now)  # never ahead, also not where our own clock was set back
+        return self.signs[key][1]
+
+
+def _look(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits, since: int, heard: Heard | None) -> list[Assembled]:
+    found = [(request, life(request, now, heard(request) if heard is not None else None)) for request in gather(cursor, trace_ids, since)]
+    scrapes = _scrapes(cursor, found, now)
+    done = []
+    for request, state in found:
+        try:
+            done.append(_draw(request, state, scrapes, now, limits))
+        except (ValueError, TypeError, ArithmeticError) as error:  # anybody may send anything: it costs this request, not the others
+            log.warning("left out request %s of trace %s: %s", request.span_id, request.trace_id, error)
+    return done
+
+
+def _draw(request: RequestEvidence, state: Life, scrapes: Scrapes, now: int, limits: Limits) -> Assembled:
+    end = state.ended_at if state.ended_at is not None else now
+    seen = scrapes.of(request.value(c.ENGINE), (handed_over_at(request) or request_start(request)) - AROUND_US, end + AROUND_US)
+    timeline = layout(request, seen, state.ended_at, state.outcome, now, limits)
+    return Assembled(request, assemble(request, timeline, state), timeline, state.look_again, state.early)
+
+
+def _scrapes(cursor: Cursor, found: Collection[tuple[RequestEvidence, Life]], now: int) -> Scrapes:
+    """Scrapes of the time in which requests lie that the engine says nothing of."""
+    untold = [(request_start(r), state.ended_at or now) for r, state in found if r.engine_times() is None]
+    if not untold:
+        return Scrapes({})
+    return Scrapes.read(cursor, min(start for start, _ in untold) - AROUND_US, max(end for _, end in untold) + AROUND_US)
 
 
 def _same(a: RequestRow, b: RequestRow) -> bool:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from lensd.store.interface import Cursor
 from lensd.timeline.partition import Segment
 
-
 GRACE_US = 200_000
 """A gauge read sooner after the hand-over does not show the request yet: it is still being tokenised."""
 AROUND_US = 2_000_000

@@ -1,9 +1,12 @@
 """What is known of one request, sorted by who said it."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from lensd_collectors import conventions as c
+
+LONGEST_AGO_MS = 7 * 86_400_000.0
+"""A time that a sender gives is believed up to here."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,11 @@ class Signal:
     fields: dict[str, Any]
     src: str | None
 
+    def ago(self, name: str) -> int:
+        """The instant that lies as many milliseconds before the signal as this field says."""
+        ms = self.fields.get(name)
+        return self.at - int(1000 * min(max(float(ms), 0.0), LONGEST_AGO_MS)) if _is_number(ms) else self.at
+
 
 @dataclass(slots=True)
 class EngineTimes:
@@ -87,12 +95,40 @@ class RequestEvidence:
 
     @property
     def entry(self) -> Span | None:
-        """The span that saw the request whole on the server side."""
-        return self.gateway or self.middleware
+        """The span that saw the request whole on the server side: the middleware's only where no gateway stands before it."""
+        inside = self.middleware is not None and self.middleware.span_id != self.span_id and self.signals
+        return self.gateway or (None if inside else self.middleware)
+
+    @property
+    def is_inside_engine(self) -> bool:
+        """Whether what is open was told of by an engine's middleware: a gateway knows the model, or has not read the body yet."""
+        told = [signal.fields for signal in self.signals]
+        return self.gateway is None and not any(f.get(c.REQUEST_MODEL) or f.get(c.PROGRESS_STAGE) == "auth_routing" for f in told)
+
+    @property
+    def parent_span_id(self) -> str | None:
+        """The span above the outermost that is known."""
+        top = self.entry or (self.engine_spans[0] if self.engine_spans and not self.signals else None)
+        told = top.parent_span_id if top is not None else self.value(c.PARENT_SPAN_ID)
+        return told if isinstance(told, str) else None
+
+    @property
+    def may_be_anothers(self) -> bool:
+        """Whether a server in front of all that is known may still turn up, and take this in."""
+        if self.gateway is not None or (self.signals and not self.is_inside_engine):
+            return False
+        if self.client is not None and self.client.span_id == self.parent_span_id:
+            return False  # the caller asked the engine itself
+        return self.parent_span_id is not None or not (self.signals or self.middleware or self.engine_spans)
 
     @property
     def upstream(self) -> Span | None:
         return self.upstreams[-1] if self.upstreams else None
+
+    @property
+    def last_engine_span(self) -> Span | None:
+        """Several answers (n > 1) and several prompts give a span each: the last one ends the request."""
+        return max(self.engine_spans, key=lambda s: s.end, default=None)
 
     @property
     def last_signal(self) -> Signal | None:
@@ -121,7 +157,8 @@ class RequestEvidence:
             )
         if not self.engine_spans:
             return None
-        span = max(self.engine_spans, key=lambda s: s.end)  # n > 1 gives a span each: the last one ends the request
+        span = self.last_engine_span
+        assert span is not None
         ms = {name: _reached(span.number(f"gen_ai.latency.{name}"), 1000.0) for name in _LATENCIES}
         return EngineTimes(
             ms["time_in_queue"],
@@ -139,4 +176,8 @@ _LATENCIES = ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", 
 
 def _reached(value: Any, scale: float = 1.0) -> float | None:
     """Milliseconds, or None where the engine never got there: vLLM then gives a negative number."""
-    return float(value) * scale if isinstance(value, int | float) and value >= 0 else None
+    return float(value) * scale if _is_number(value) and 0 <= value * scale <= LONGEST_AGO_MS else None
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

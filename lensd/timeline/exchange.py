@@ -1,6 +1,7 @@
 """Requests that are known only from an HTTP exchange somebody kept: a curl transcript, a client's traceback."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from lensd_collectors.conventions import Decision, Outcome, SaidBy
 from lensd_collectors.rows import HttpExchange, Instant, RequestRow
@@ -8,6 +9,14 @@ from lensd_collectors.rows import HttpExchange, Instant, RequestRow
 from lensd.timeline.assemble import request_key
 
 REFUSALS = frozenset(range(400, 500))
+COLUMNS: Final[Mapping[str, str]] = {
+    "decision": "body_shape",
+    "outcome": "error_code",
+    "total_ms": "duration_ms",
+    "client_timeout_ms": "limit_ms",
+}
+"""Columns of such a request that are called otherwise in the exchange it was made from."""
+_GAVE_UP = ("timeout", "read_timeout")
 _NOT_REQUESTS = ("/health", "/metrics", "/ping", "/version", "/load")
 _HOPS_THAT_SAW_IT_WHOLE = ("client", "gateway", "proxy", None)
 
@@ -60,9 +69,9 @@ def _request(exchange: HttpExchange, number: int, undated_at: int) -> RequestRow
 
 def _outcome(exchange: HttpExchange) -> str:
     if exchange.status is None:
-        return Outcome.CALLER_GONE
+        return Outcome.CALLER_GONE if exchange.error_code in (None, *_GAVE_UP) else Outcome.FAILED
     if exchange.status in (408, 504):
         return Outcome.TIMED_OUT
     if exchange.status in REFUSALS:
         return Outcome.REFUSED
-    return Outcome.FAILED if exchange.status >= 500 else Outcome.OK
+    return Outcome.FAILED if exchange.status >= 500 or exchange.error_code or exchange.body_shape else Outcome.OK

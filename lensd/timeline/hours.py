@@ -1,4 +1,4 @@
-"""When traces that were written down without instants happened: as an engine's log tells by their ids, else some time while it was watched."""
+"""When traces that were written down without instants happened: as an engine's log tells by their ids, else at some time."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def names_of(logged: str) -> tuple[str, ...]:
 
 
 def date_spans(spans: Sequence[SpanRow], events: Sequence[Event], hours: Hours) -> frozenset[str]:
-    """Give spans without an instant one, a trace at a time; the traces whose hour stays unknown begin at the first instant and are returned."""
+    """Give spans without an instant one, a trace at a time; traces whose hour stays unknown begin at the first, and are returned."""
     traces: dict[str | None, list[SpanRow]] = {}
     for span in spans:
         if span.started_at is None:

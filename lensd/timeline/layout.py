@@ -8,7 +8,7 @@ from lensd_collectors.conventions import Outcome, Stage, StageState
 
 from lensd.records import Gap, StageTime, Timeline
 from lensd.timeline.estimate import Scrape, estimate
-from lensd.timeline.evidence import RequestEvidence
+from lensd.timeline.evidence import LONGEST_AGO_MS, RequestEvidence, Span
 from lensd.timeline.limits import Limits
 from lensd.timeline.partition import Segment, partition
 
@@ -67,7 +67,7 @@ def handed_over_at(request: RequestEvidence) -> int | None:
         return request.middleware.start
     for signal in reversed(request.signals):
         if signal.fields.get(c.PROGRESS_STAGE) == "upstream":
-            return signal.at - int(1000 * float(signal.fields.get(c.PROGRESS_STAGE_AGE_MS) or 0))
+            return signal.ago(c.PROGRESS_STAGE_AGE_MS)
     streaming = first_byte_at(request)
     return request_start(request) if streaming is not None else None
 
@@ -76,20 +76,24 @@ def first_byte_at(request: RequestEvidence) -> int | None:
     """When the first body byte came from the engine, as the gateway, the middleware or a progress event says."""
     for span in (request.upstream, request.middleware):
         if span is not None:
-            ms = span.number(c.FIRST_BYTE_MS)
-            return None if ms is None else span.start + int(ms * 1000)
+            return _within(span, c.FIRST_BYTE_MS)
     for signal in reversed(request.signals):
         if signal.fields.get(c.PROGRESS_STAGE) == "streaming":
-            return signal.at - int(1000 * float(signal.fields.get(c.PROGRESS_STAGE_AGE_MS) or 0))
+            return signal.ago(c.PROGRESS_STAGE_AGE_MS)
     return None
 
 
 def last_byte_at(request: RequestEvidence) -> int | None:
     for span in (request.upstream, request.middleware):
         if span is not None:
-            ms = span.number(c.LAST_BYTE_MS)
-            return None if ms is None else span.start + int(ms * 1000)
+            return _within(span, c.LAST_BYTE_MS)
     return None
+
+
+def _within(span: Span, name: str) -> int | None:
+    """The instant that lies as many milliseconds after the span's start as its attribute says."""
+    ms = span.number(name)
+    return None if ms is None else span.start + int(1000 * min(max(ms, 0.0), LONGEST_AGO_MS))
 
 
 def request_start(request: RequestEvidence) -> int:
@@ -97,8 +101,7 @@ def request_start(request: RequestEvidence) -> int:
     if request.entry is not None:
         return request.entry.start
     if request.signals:
-        first = request.signals[0]
-        return first.at - int(1000 * float(first.fields.get(c.PROGRESS_AGE_MS) or 0))
+        return request.signals[0].ago(c.PROGRESS_AGE_MS)
     return min(s.start for s in (request.client, *request.engine_spans) if s is not None)
 
 
@@ -133,7 +136,7 @@ def _place(request: RequestEvidence, scrapes: Sequence[Scrape], end: int, skew: 
 def _place_auth_routing(request: RequestEvidence, placed: dict[Stage, Placed], end: int) -> None:
     if request.auth_routing is not None:
         placed[Stage.AUTH_ROUTING] = Placed(((request.auth_routing.start, request.auth_routing.end),), "gateway")
-    elif request.gateway is None and request.signals:
+    elif request.signals and request.entry is None and not request.is_inside_engine:
         start = request_start(request)
         placed[Stage.AUTH_ROUTING] = Placed(((start, handed_over_at(request) or end),), "gateway")
 
@@ -236,8 +239,18 @@ def _until_first_token(placed: dict[Stage, Placed]) -> float:
 
 
 def _tpot_ms(request: RequestEvidence, decode_ms: float) -> float:
-    tokens = request.value(c.OUTPUT_TOKENS) or next((s.count("gen_ai.usage.completion_tokens") for s in request.engine_spans), None)
-    return decode_ms / (tokens - 1) if isinstance(tokens, int) and tokens > 1 else 0.0
+    tokens = answer_tokens(request)
+    return decode_ms / (tokens - 1) if tokens is not None and tokens > 1 else 0.0
+
+
+def answer_tokens(request: RequestEvidence) -> int | None:
+    """Tokens of the answer that ended last: usage counts those of all answers together, which came side by side."""
+    span = request.last_engine_span
+    tokens = span.count("gen_ai.usage.completion_tokens") if span is not None else None
+    if tokens is None:
+        told = request.value(c.OUTPUT_TOKENS)
+        tokens = int(told) if isinstance(told, int | float) and len(request.engine_spans) <= 1 else None
+    return tokens
 
 
 def _stage_time(stage: Stage, placed: Placed | None, start: int, exclusive: int, state: StageState) -> StageTime:

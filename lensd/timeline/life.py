@@ -6,6 +6,7 @@ from lensd_collectors import conventions as c
 from lensd_collectors.conventions import Decision, Outcome
 
 from lensd.timeline.evidence import RequestEvidence
+from lensd.timeline.layout import clock_skew
 
 SETTLE_AFTER_US = 10_000_000  # an engine's span leaves it up to 5 s after the end
 SILENT_AFTER_US = 30_000_000  # six progress events
@@ -14,42 +15,56 @@ _NO_ENGINE_RECORD = frozenset(Decision) - {Decision.ALLOWED, Decision.UPSTREAM_T
 
 
 class Life(NamedTuple):
-    """`ended_at` in microseconds since the epoch; `look_again` is when time alone can change the state."""
+    """`ended_at` in microseconds since the epoch; `look_again` is when time alone can change the state.
+
+    `early`: too early to say that this is a request of its own: a gateway's spans that take it in may be on their way.
+    """
 
     outcome: str
     ended_at: int | None
     settled: bool
     look_again: int | None
+    early: bool = False
 
 
-def life(request: RequestEvidence, now: int) -> Life | None:
-    """State of a request at `now` (microseconds since the epoch); None: too early to say that it is one.
+def last_sign(request: RequestEvidence) -> int:
+    """The latest instant its sender gave: the end, or the last event of an open request."""
+    return ended_at(request) if _has_ended(request) else request.signals[-1].at
 
-    A client's span alone, and an engine's whose parent we know nothing of, wait: the gateway's may still be on its way.
+
+def ended_at(request: RequestEvidence) -> int:
+    """When a request that has ended did so, by its server's clock where a server saw it."""
+    client, entry = request.client, request.entry
+    if entry is None:
+        return max(s.end for s in (client, *request.engine_spans) if s is not None)
+    return max(entry.end, client.end - clock_skew(request)) if client is not None else entry.end
+
+
+def life(request: RequestEvidence, now: int, heard_at: int | None = None) -> Life:
+    """State of a request at `now`.
+
+    `heard_at`: when its last sign came, by our own clock; None takes its sender's word for that. All in microseconds since the
+    epoch.
     """
-    entry = request.entry
-    if entry is None and request.signals:
-        return _of_open(request, now)
-    seen = [s for s in (entry, request.client, *request.engine_spans) if s is not None]
-    if not seen:
-        return None
-    ended_at = max(s.end for s in seen)
-    due = ended_at + SETTLE_AFTER_US
-    alone = entry is None and (not request.engine_spans or any(s.parent_span_id for s in seen))
-    if alone and now < due:
-        return None
-    outcome = _outcome(request)
-    complete = request.engine_times() is not None or request.value(c.DECISION) in _NO_ENGINE_RECORD
-    settled = complete or now >= due
-    return Life(outcome, ended_at, settled, None if settled else due)
+    since = heard_at if heard_at is not None else last_sign(request)
+    due = since + SETTLE_AFTER_US
+    early = request.may_be_anothers and now < due
+    if not _has_ended(request):
+        return _of_open(request, since, now, due if early else None)
+    complete = request.engine_times() is not None or str(request.value(c.DECISION)) in _NO_ENGINE_RECORD
+    settled = not early and (complete or now >= due)
+    return Life(_outcome(request), ended_at(request), settled, None if settled else due, early)
 
 
-def _of_open(request: RequestEvidence, now: int) -> Life:
-    last = request.signals[-1]
-    silent_at = last.at + SILENT_AFTER_US
+def _has_ended(request: RequestEvidence) -> bool:
+    return request.entry is not None or not request.signals
+
+
+def _of_open(request: RequestEvidence, since: int, now: int, due: int | None) -> Life:
+    silent_at = since + SILENT_AFTER_US
     if now >= silent_at:
-        return Life(Outcome.LOST, last.at, True, None)
-    return Life(Outcome.OPEN, None, False, silent_at)
+        return Life(Outcome.LOST, request.signals[-1].at, True, None)
+    return Life(Outcome.OPEN, None, False, due or silent_at, due is not None)
 
 
 def _outcome(request: RequestEvidence) -> str:

@@ -1,6 +1,7 @@
 """The reference pages say what the code says, and what the map names exists."""
 
 import re
+import shutil
 from enum import EnumType, StrEnum
 from pathlib import Path
 
@@ -17,9 +18,10 @@ def test_no_page_is_stale() -> None:
 
 
 def test_a_stale_page_is_named(tmp_path: Path) -> None:
-    for source in (docs.CONVENTIONS, docs.SCHEMA):
-        (tmp_path / source).parent.mkdir(parents=True)
+    for source in {docs.CONVENTIONS, docs.SCHEMA, *(path for _, path, _ in docs.STRUCTS)}:
+        (tmp_path / source).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / source).write_text((ROOT / source).read_text())
+    shutil.copytree(ROOT / "runbooks", tmp_path / "runbooks")
     (tmp_path / "docs").mkdir()
     for path, text in docs.pages(tmp_path).items():
         path.write_text(text)

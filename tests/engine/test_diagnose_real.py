@@ -43,7 +43,7 @@ def test_exit_statuses_and_forms(house):
     house.chat("real-forms-1")
     text = house.lensd("diagnose", "real-forms-1", "--wait", "14")
     assert (text.returncode, text.stderr) == (0, "")
-    assert text.stdout.startswith("no-incident  stage none, certain\n")
+    assert text.stdout.startswith("no-incident  certain\n")
     assert re.search(r"queue +[ █]+ +[\d.]+ ms", text.stdout)
     assert "\x1b" not in text.stdout
     assert house.lensd("diagnose", "real-forms-1", "--format", "md").stdout.startswith("## no-incident\n")

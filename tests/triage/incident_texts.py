@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (lines as programs print them)
 """What servers, proxies and clients print, as small builders, so that an incident reads as what happened and not as boilerplate."""
 
 import json
@@ -22,7 +23,10 @@ def core(clock: str, text: str, level: str = "ERROR") -> str:
 
 def stats(clock: str, *, running: int, waiting: int, kv: float = 40.0, prompt: float = 900.0, generation: float = 700.0) -> str:
     said = f"Avg prompt throughput: {prompt} tokens/s, Avg generation throughput: {generation} tokens/s"
-    return log(clock, f"Engine 000: {said}, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: {kv}%, Prefix cache hit rate: 0.0%")
+    return log(
+        clock,
+        f"Engine 000: {said}, Running: {running} reqs, Waiting: {waiting} reqs, GPU KV cache usage: {kv}%, Prefix cache hit rate: 0.0%",
+    )
 
 
 def access(request: str = "POST /v1/chat/completions", answer: str = OK, peer: str = "10.8.0.5:41482") -> str:
@@ -97,7 +101,9 @@ def spans(*given: dict[str, object]) -> str:
     return "[\n" + ",\n".join(json.dumps(span) for span in given) + "\n]\n"
 
 
-def otlp_span(clock: str, seconds: float, *, name: str = "llm_request", span_id: str = "00f067aa0ba902b7", kind: int = 2, **attributes: object) -> str:
+def otlp_span(
+    clock: str, seconds: float, *, name: str = "llm_request", span_id: str = "00f067aa0ba902b7", kind: int = 2, **attributes: object
+) -> str:
     """One span as OTLP JSON, with its instants."""
     begin, end = (round(seconds_after(clock, offset).timestamp() * 1e9) for offset in (0, seconds))
     typed = {str: "stringValue", int: "intValue", float: "doubleValue", bool: "boolValue"}

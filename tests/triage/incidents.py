@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (lines as programs print them)
 """Small incidents that happened to nobody in particular: what must be named, and what only looks like it.
 
 `label` is the verdict; None: nothing here may be named, neither a cause nor health. `says` must stand in the quotes.
@@ -57,7 +58,11 @@ NAMED = [
                 t.engine_span("chatcmpl-7d0c", queue=0.02, prefill=0.4, completion_tokens=310, finish_reason="abort"),
             ),
             "server.log": t.lines(
-                t.log("09:12:00", "Received request chatcmpl-7d0c: params: SamplingParams(n=1, max_tokens=4096), lora_request: None.", source="logger.py:47"),
+                t.log(
+                    "09:12:00",
+                    "Received request chatcmpl-7d0c: params: SamplingParams(n=1, max_tokens=4096), lora_request: None.",
+                    source="logger.py:47",
+                ),
                 t.stats("09:12:05", running=3, waiting=0),
                 t.stats("09:12:15", running=3, waiting=0),
                 t.log("09:12:20", "Aborted request(s) chatcmpl-7d0c-1a2b3c4d.", source="async_llm.py:652"),
@@ -84,7 +89,7 @@ NAMED = [
         },
         "auth-wrong-key",
         "auth_routing",
-        ("401 Unauthorized", "token_not_found_in_db"),
+        ("token_not_found_in_db",),
     ),
     Incident(
         "a key left in the environment of an engine that was to have none",
@@ -107,7 +112,12 @@ NAMED = [
         {
             "resp.json": json.dumps(
                 {
-                    "request": {"method": "POST", "path": "/v1/chat/completions", "headers": {}, "body": '{"model": "llama-70b", "max_tokens": 5}'},
+                    "request": {
+                        "method": "POST",
+                        "path": "/v1/chat/completions",
+                        "headers": {},
+                        "body": '{"model": "llama-70b", "max_tokens": 5}',
+                    },
                     "status": 401,
                     "headers": [["content-type", "application/json"]],
                     "body": t.error(
@@ -153,8 +163,12 @@ NAMED = [
                 t.ready(),
                 t.access(answer="400 Bad Request"),
             ),
-            "config.json": json.dumps({"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960, "model_type": "qwen3"}, indent=2),
-            "answer.txt": t.answer("400 Bad Request", t.error(LIMIT_400.format(limit=16384, asked=30211), "BadRequestError", 400, "input_tokens")),
+            "config.json": json.dumps(
+                {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960, "model_type": "qwen3"}, indent=2
+            ),
+            "answer.txt": t.answer(
+                "400 Bad Request", t.error(LIMIT_400.format(limit=16384, asked=30211), "BadRequestError", 400, "input_tokens")
+            ),
         },
         "context-length-server-limit-low",
         "auth_routing",
@@ -243,14 +257,34 @@ UNNAMED = [
     Incident(
         "v1 twice in the base url",
         {
-            "curl.txt": t.answer("404 Not Found", '{"detail":"Not Found"}', asked="curl -i http://llm:8000/v1/v1/chat/completions -d '{\"model\":\"qwen3-32b\"}'"),
+            "curl.txt": t.answer(
+                "404 Not Found",
+                '{"detail":"Not Found"}',
+                asked='curl -i http://llm:8000/v1/v1/chat/completions -d \'{"model":"qwen3-32b"}\'',
+            ),
             "server.log": t.lines(t.access("POST /v1/v1/chat/completions", "404 Not Found"), t.access("GET /v1/models")),
+        },
+    ),
+    Incident(
+        "a name that the list of models shows is not a wrong name",
+        {
+            "out.txt": t.answer("404 Not Found", t.error("The model `qwen3-32b` does not exist.", "NotFoundError", 404, "model")),
+            "models.json": json.dumps(
+                {
+                    "request": {"method": "GET", "path": "/v1/models"},
+                    "status": 200,
+                    "headers": [],
+                    "body": json.dumps({"object": "list", "data": [{"id": "qwen3-32b", "object": "model", "max_model_len": 16384}]}),
+                }
+            ),
         },
     ),
     Incident(
         "the model cannot do the length either",
         {
-            "answer.txt": t.answer("400 Bad Request", t.error(LIMIT_400.format(limit=40960, asked=90000), "BadRequestError", 400, "input_tokens")),
+            "answer.txt": t.answer(
+                "400 Bad Request", t.error(LIMIT_400.format(limit=40960, asked=90000), "BadRequestError", 400, "input_tokens")
+            ),
             "config.json": json.dumps({"model_type": "qwen3", "max_position_embeddings": 40960}),
             "serve.args": "vllm serve Qwen/Qwen3-32B --max-model-len 40960\n",
         },
@@ -258,7 +292,9 @@ UNNAMED = [
     Incident(
         "the configurations of two models, and nobody says which refused",
         {
-            "answer.txt": t.answer("400 Bad Request", t.error(LIMIT_400.format(limit=16384, asked=30000), "BadRequestError", 400, "input_tokens")),
+            "answer.txt": t.answer(
+                "400 Bad Request", t.error(LIMIT_400.format(limit=16384, asked=30000), "BadRequestError", 400, "input_tokens")
+            ),
             "a/config.json": json.dumps({"model_type": "qwen3", "max_position_embeddings": 16384}),
             "b/config.json": json.dumps({"model_type": "llama", "max_position_embeddings": 131072}),
         },
@@ -296,7 +332,12 @@ UNNAMED = [
             "engine.log": t.lines(
                 t.stats("10:31:00", running=1, waiting=0),
                 t.log("10:31:05", "[shutdown] API server: shutdown triggered", source="launcher.py:260"),
-                t.log("10:31:05", "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup", level="WARNING", source="core_client.py:817"),
+                t.log(
+                    "10:31:05",
+                    "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+                    level="WARNING",
+                    source="core_client.py:817",
+                ),
                 t.log("10:31:06", "AsyncLLM output_handler failed.", level="ERROR", source="async_llm.py:480"),
                 "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
                 t.access(answer="500 Internal Server Error"),
@@ -324,8 +365,12 @@ UNNAMED = [
         "an engine that stands still while a client waits",
         {
             "trace.json": t.spans(t.client_span(30.0, "httpx.ReadTimeout: The read operation timed out", timeout_s=30)),
-            "m1.prom": t.scrape("10:20:00", num_requests_running=14.0, num_requests_waiting=2.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0),
-            "m2.prom": t.scrape("10:24:00", num_requests_running=14.0, num_requests_waiting=9.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0),
+            "m1.prom": t.scrape(
+                "10:20:00", num_requests_running=14.0, num_requests_waiting=2.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0
+            ),
+            "m2.prom": t.scrape(
+                "10:24:00", num_requests_running=14.0, num_requests_waiting=9.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0
+            ),
             "engine.log": t.lines(
                 *(t.stats(f"10:2{m}:00", running=14, waiting=2 * m, prompt=0.0, generation=0.0) for m in range(5)), t.access("GET /health")
             ),
@@ -336,10 +381,20 @@ UNNAMED = [
         {
             "trace.json": t.spans(QUEUED),
             "m1.prom": t.scrape(
-                "10:20:00", num_requests_running=22.0, num_requests_waiting=4.0, kv_cache_usage_perc=0.97, num_preemptions_total=3.0, generation_tokens_total=1000.0
+                "10:20:00",
+                num_requests_running=22.0,
+                num_requests_waiting=4.0,
+                kv_cache_usage_perc=0.97,
+                num_preemptions_total=3.0,
+                generation_tokens_total=1000.0,
             ),
             "m2.prom": t.scrape(
-                "10:21:00", num_requests_running=19.0, num_requests_waiting=9.0, kv_cache_usage_perc=0.99, num_preemptions_total=161.0, generation_tokens_total=3000.0
+                "10:21:00",
+                num_requests_running=19.0,
+                num_requests_waiting=9.0,
+                kv_cache_usage_perc=0.99,
+                num_preemptions_total=161.0,
+                generation_tokens_total=3000.0,
             ),
             "engine.log": t.lines(*(t.stats(f"10:20:{s}0", running=20, waiting=6, kv=99.0) for s in range(6))),
         },
@@ -366,13 +421,23 @@ UNNAMED = [
     ),
     Incident(
         "a 401 of a reverse proxy that says nothing of a key",
-        {"out.txt": t.answer("401 Unauthorized", "<html><head><title>401 Authorization Required</title></head></html>", headers=("Server: nginx", "Content-Type: text/html"))},
+        {
+            "out.txt": t.answer(
+                "401 Unauthorized",
+                "<html><head><title>401 Authorization Required</title></head></html>",
+                headers=("Server: nginx", "Content-Type: text/html"),
+            )
+        },
     ),
     Incident(
         "one answer of 200 from an engine whose health says it is dead",
         {
-            "ok.json": json.dumps({"request": {"method": "POST", "path": "/v1/chat/completions"}, "status": 200, "headers": [], "body": "{}", "elapsed": 0.1}),
-            "health.json": json.dumps({"request": {"method": "GET", "path": "/health"}, "status": 503, "headers": [], "body": "", "elapsed": 0.1}),
+            "ok.json": json.dumps(
+                {"request": {"method": "POST", "path": "/v1/chat/completions"}, "status": 200, "headers": [], "body": "{}", "elapsed": 0.1}
+            ),
+            "health.json": json.dumps(
+                {"request": {"method": "GET", "path": "/health"}, "status": 503, "headers": [], "body": "", "elapsed": 0.1}
+            ),
         },
     ),
     Incident(

@@ -10,6 +10,7 @@ import msgspec
 
 from lensd_collectors.dialects import Dialect, EventPattern
 from lensd_collectors.read import life, scrub, settings
+from lensd_collectors.read.access_lines import AccessLines
 from lensd_collectors.read.lines import Clock, unwrap
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 
@@ -45,6 +46,15 @@ class LineReader:
         self._told: dict[str, deque[str]] = {name: deque(maxlen=keep) for name, keep in _REPEATED.items()}
         self._stacks: dict[str, deque[tuple[str, int]]] = {}
         self._when: Instant | tuple[str, str] | None = None  # of the last line that said: its instant, or date and time to be resolved
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def instant(self) -> Instant | None:
+        """What the last line that told a time told for sure: with year and zone, or as it was received."""
+        return None if isinstance(self._when, tuple) else self._when
 
     def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]:
         """The rows of one line, mostly none or one; `number` counts lines from 1."""
@@ -233,16 +243,23 @@ class LogRows(msgspec.Struct, frozen=True, kw_only=True):
 
 def iter_log(path: Path, reader: LineReader) -> Iterator[list[Row]]:
     """The rows of each line that has some, in constant memory whatever the file's size."""
+    access = AccessLines(reader.path)
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LONGEST_READ):
             number += 1
-            whole = line.endswith(b"\n")
-            rows = reader.feed(line.decode("utf-8", "replace"), number=number, at_us=None)
+            kind = access.kind(line)
+            rows = access.again(kind, number, reader.instant) if kind is not None else None
+            if rows is None:
+                rows = reader.feed(line.decode("utf-8", "replace"), number=number, at_us=None)
+                if kind is not None:
+                    access.learn(kind, rows)
+                while not line.endswith(b"\n") and (line := file.readline(LONGEST_READ)):
+                    pass  # the tail of an overlong line is no line of its own
             if rows:
                 yield rows
-            while not whole and (rest := file.readline(LONGEST_READ)):  # the tail of an overlong line is no line of its own
-                whole = rest.endswith(b"\n")
+    if last := access.rest():
+        yield last
 
 
 def read_log(

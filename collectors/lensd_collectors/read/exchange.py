@@ -17,7 +17,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     row: HttpExchange
     places: dict[str, int] = {}
     body: list[str] = []
-    body_line: int = 0
+    body_lines: list[int] = []  # of each part of the body, blank ones left out
+    body_line: int = 0  # of its first part
     in_body: bool = False
 
 
@@ -38,8 +39,9 @@ def finish(exchange: Exchange, body: str) -> None:
     if error is None:
         return
     row.error_code, row.error_message = error.code, error.message
-    telling = (at for at, part in enumerate(exchange.body) if any(key in part for key in ('"error"', '"message"', '"detail"')))
-    line = exchange.body_line + next(telling, 0) if exchange.body_line else exchange.places.get("status", 0)
+    first = exchange.body_line or exchange.places.get("status", 0)
+    parts = zip(exchange.body_lines, exchange.body, strict=True)
+    line = next((at for at, part in parts if any(key in part for key in ('"error"', '"message"', '"detail"'))), first)
     exchange.places |= dict.fromkeys(("error_code", "error_message", "body_shape"), line)
     if error.meaning:
         row.body_shape = error.meaning.decision.value

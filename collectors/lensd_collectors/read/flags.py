@@ -16,6 +16,7 @@ _ENVIRONMENT: Final = re.compile(
 _FLAG: Final = re.compile(r"^--?[A-Za-z][\w.-]*(?:=.*)?$", re.DOTALL)
 _PROGRAM: Final = re.compile(r"\bvllm\s+serve\b|\bapi_server\b|\bsglang\b|^\s*--\w")
 _SHORT: Final = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-q": "quantization"}
+LONGEST_COMMAND: Final = 32_768  # characters; what is longer was typed by nobody, and splitting it as a shell does would take minutes
 MODEL_KEYS: Final = (
     "max_position_embeddings", "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim",
     "sliding_window", "torch_dtype", "dtype", "vocab_size", "kv_lora_rank", "qk_rope_head_dim", "num_experts", "num_local_experts",
@@ -36,7 +37,7 @@ def read_flags(text: str, *, name: str, engine: str | None = None) -> FlagRows:
         variable = _ENVIRONMENT.match(line)
         if variable:
             found = _variable(variable["name"], variable["value"].strip("'\""))
-        elif "--" in line or _PROGRAM.search(line):
+        elif len(line) <= LONGEST_COMMAND and ("--" in line or _PROGRAM.search(line)):
             found = _command(line)
         else:
             found = {}

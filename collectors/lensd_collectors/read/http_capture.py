@@ -78,7 +78,9 @@ class _Captures:
         )
         length = headers.get("content-length", "")
         row.bytes = int(length) if length.isdigit() else None
-        return Exchange(row=row, places=places, body=[], body_line=first + text.count("\n", 0, _offset(text, "body", answered)))
+        return Exchange(
+            row=row, places=places, body=[], body_lines=[], body_line=first + text.count("\n", 0, _offset(text, "body", answered))
+        )
 
 
 def _offset(text: str, key: str, start: int) -> int:

@@ -101,7 +101,7 @@ class _Text:
         row = HttpExchange(engine=self._engine, hop="client", src=f"{self._name}:{number}")
         for column, value in {**self._request, **columns}.items():
             setattr(row, column, value)
-        return Exchange(row=row, places={**self._request_places, **dict.fromkeys(columns, number)}, body=[])
+        return Exchange(row=row, places={**self._request_places, **dict.fromkeys(columns, number)}, body=[], body_lines=[])
 
     def _answer(self, status: int | None, number: int) -> None:
         if status is not None and status < 200:
@@ -125,6 +125,7 @@ class _Text:
         if text.strip() and sum(map(len, exchange.body)) < _BODY_LIMIT:
             exchange.body_line = exchange.body_line or number
             exchange.body.append(text)
+            exchange.body_lines.append(number)
 
     def _failure(self, code: str, match: re.Match[str], line: str, number: int) -> None:
         limit, waited = _ms(match, "limit"), _ms(match, "waited")

@@ -20,7 +20,10 @@ ROWS = {
         {"seen_at": AT, "engine": "e0", "name": "engine.dead", "line": "EngineCore encountered a fatal error.", "src": "log:h/vllm.log@1"},
         {"seen_at": AT, "engine": "e0", "name": "lensd.engine.process", "fields": '{"process.exit.code": -9}', "src": "log:h/agent@1"},
     ],
-    "config_facts": [{"subject": "e0", "name": "max_model_len", "value": "16384", "src": "log:h/vllm.log@2"}],
+    "config_facts": [
+        {"subject": "e0", "name": "max_model_len", "value": "16384", "src": "log:h/vllm.log@2"},
+        {"subject": "e0", "name": "max_num_seqs", "value": "64", "src": "log:h/vllm.log@2"},
+    ],
     "gpu_samples": [{"seen_at": AT, "host": "h", "gpu": "0", "used_bytes": 1024, "src": "scrape:nvml:h/0@1"}],
 }
 
@@ -38,6 +41,8 @@ def cursor():
     ("src", "column", "quote"),
     [
         ("span:1", "queue_ms", "queue_ms=59970.25"),
+        ("log:h/vllm.log@2", "max_num_seqs", "max_num_seqs=64"),
+        ("log:h/vllm.log@2", "max_model_len", "max_model_len=16384"),
         ("span:1", "status", "status=401"),
         ("span:1", "done_seen", "done_seen=false"),
         ("span:1", "duration_ms", "duration_ms=1.5"),

@@ -91,7 +91,11 @@ class Story:
         return self
 
     def scrape(self, ms, running, waiting, engine="e0", made=None):
-        self.samples.append(EngineSample(seen_at=at(ms), engine=engine, running=running, waiting=waiting, generation_tokens_total=made, up=True, src=f"scrape:{ms}"))
+        self.samples.append(
+            EngineSample(
+                seen_at=at(ms), engine=engine, running=running, waiting=waiting, generation_tokens_total=made, up=True, src=f"scrape:{ms}"
+            )
+        )
         return self
 
     def told(self, now_ms=60_000):

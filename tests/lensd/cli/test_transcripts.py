@@ -1,0 +1,122 @@
+"""What each command prints, word for word: `tests/transcripts/*.txt`.
+
+    $ LENSD_SERVE__API=x lensd config check     a command, with variables of its own before it
+    exit 2
+    | a line of stdout
+    ! a line of stderr
+
+`LENSD_TRANSCRIPTS=write pytest tests/lensd/cli/test_transcripts.py` writes them anew from the commands in them: read the diff.
+Files named `daemon-*` run against a daemon's API, all others against the store's folder.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from seeded import TOKEN, fill_folder, served
+
+from lensd.cli.main import run
+
+WRITE = os.environ.get("LENSD_TRANSCRIPTS") == "write"
+FILES = sorted((ROOT / "tests" / "transcripts").glob("*.txt"))
+CONFIG = """[serve]
+store = "store"
+api = "127.0.0.1:1"
+token_file = "token"
+[gateway]
+keys_file = "keys.toml"
+"""
+REFUSED = 'HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\n\r\n{"error":"Unauthorized"}'
+KEYS = f'[[keys]]\nid = "team-a"\nsha256 = "{"ab" * 32}"\nlast4 = "x7Qd"\nmodels = ["tiny-*", "*-chat"]\n'
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("place")
+    fill_folder(folder / "store")
+    for name, text in {
+        "lensd.toml": CONFIG, "token": TOKEN, "wrong-token": "nonsense", "keys.toml": KEYS, "bad.toml": '[serve]\nstor = "x"\n',
+        "logs/resp.txt": REFUSED, "damaged/store.json": "zzz", "garbage/store.json": '{"schema_version":1}', "garbage/main.duckdb": "zzz",
+        "newer/store.json": '{"schema_version":99}', "empty/.keep": "", "binary/ls": "\x7fELF\0\0\0",
+        "secrets.toml": '[gateway]\nupstreams = [{url = "http://user:s3cr3t@e0:8000"}]\n[[alerts.webhooks]]\nname = "ops"\n'
+        'url = "https://hooks.example/T0/s3cr3t?key=s3cr3t"\n',
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "empty" / ".keep").unlink()
+    return folder
+
+
+@pytest.fixture
+def shell(place, monkeypatch):
+    """Runs a command line in the place as a shell would; exit status, stdout, stderr."""
+    for name in [*os.environ]:
+        if name.startswith(("LENSD_", "ENGINE_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.chdir(place)
+
+    def call(line):
+        words = shlex.split(line)
+        out, err = io.StringIO(), io.StringIO()
+        with monkeypatch.context() as own, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            while "=" in words[0]:
+                own.setenv(*words.pop(0).split("=", 1))
+            assert words.pop(0) == "lensd"
+            return run(words), out.getvalue(), err.getvalue()
+
+    return call
+
+
+def transcript(line, status, out, err, known):
+    """The lines of one command, with what differs from run to run put aside."""
+    text = "\n".join([f"$ {line}", f"exit {status}", *_led("|", out), *_led("!", err)])
+    for name, value in known.items():
+        text = text.replace(value, name)
+    return text
+
+
+def _led(mark, text):
+    return [f"{mark} {line}".rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_is_printed(path, place, shell, monkeypatch):
+    lines = re.findall(r"^\$ (.+)$", path.read_text(), re.MULTILINE)
+    with contextlib.ExitStack() as stack:
+        known = {"<folder>": str(place)}
+        if path.stem.startswith("daemon-"):
+            url = stack.enter_context(served())
+            known["<daemon>"] = url
+            monkeypatch.setenv("LENSD_URL", url)
+        made = "\n\n".join(transcript(line, *shell(line), known) for line in lines) + "\n"
+    if WRITE:
+        path.write_text(made)
+    assert made == path.read_text()
+
+
+def test_every_verb_has_its_help_in_a_transcript():
+    from lensd.cli.main import COMMANDS
+
+    helped = (ROOT / "tests" / "transcripts" / "help.txt").read_text()
+    assert [verb for verb in COMMANDS if f"$ lensd {verb}" not in helped] == []
+
+
+def test_every_exit_status_is_in_a_transcript():
+    seen = {int(status) for path in FILES for status in re.findall(r"^exit (\d+)$", path.read_text(), re.MULTILINE)}
+    assert {0, 2, 3, 4, 5} <= seen
+    assert 1 not in seen
+
+
+def test_no_transcript_holds_a_secret_or_a_traceback():
+    for path in FILES:
+        text = Path(path).read_text()
+        assert "s3cr3t" not in text, path
+        assert TOKEN not in text, path
+        assert "Traceback" not in text, path

@@ -1,0 +1,65 @@
+"""A rule that lacks what it needs is unknown and names it; it never falls silent as if all were well."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lensd.diagnosis.cases import Case, cases_path, evaluate_case, fill, load_cases
+from lensd.diagnosis.evaluate import Answer, Quiet, Unknown
+from lensd.diagnosis.runbook import Runbook, files, parse
+from lensd.store.memory import MemoryStore
+
+BOOKS = [parse(path) for path in files().values()]
+FIRING = [(book, case) for book in BOOKS for case in load_cases(cases_path(Path(book.path))) if case.expect == "fires"]
+
+
+def without(case: Case, *needs: str) -> dict[str, list[dict[str, Any]]]:
+    """The case's rows with these columns empty."""
+    gone = {tuple(need.split(".")) for need in needs}
+    return {
+        table: [{**row, **{column: None for name, column in gone if name == table}} for row in rows] for table, rows in case.rows.items()
+    }
+
+
+def answer(book: Runbook, rows: dict[str, list[dict[str, Any]]]) -> Answer:
+    store = MemoryStore(memory_limit="256MiB")
+    try:
+        keys, bounds = fill(store, rows)
+        with store.cursor() as cursor:
+            [result] = evaluate_case(cursor, [book], keys, bounds).results
+        return result.of(None)
+    finally:
+        store.close()
+
+
+def needed() -> Iterator[Any]:
+    for book, case in FIRING:
+        yield from (pytest.param(book, case, (need,), (need,), id=f"{book.id}: {case.case}: {need}") for need in book.needs)
+        if book.needs_any:
+            every = tuple(need for group in book.needs_any for need in group)
+            yield pytest.param(book, case, every, every, id=f"{book.id}: {case.case}: {', '.join(every)}")
+
+
+def one_of_several() -> Iterator[Any]:
+    for book, case in FIRING:
+        for need in (need for group in book.needs_any for need in group):
+            yield pytest.param(book, case, need, id=f"{book.id}: {case.case}: {need}")
+
+
+@pytest.mark.parametrize(("book", "case", "gone", "named"), list(needed()))
+def test_without_what_it_needs_it_is_unknown_with_that_name(book, case, gone, named):
+    said = answer(book, without(case, *gone))
+    assert isinstance(said, Unknown)
+    assert set(named) <= set(said.missing)
+
+
+@pytest.mark.parametrize(("book", "case", "gone"), list(one_of_several()))
+def test_without_one_of_several_it_may_still_tell_but_is_not_quiet(book, case, gone):
+    assert not isinstance(answer(book, without(case, gone)), Quiet)
+
+
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.id)
+def test_every_rule_has_a_case_that_fires_one_that_is_quiet_and_one_that_is_unknown(book):
+    assert {case.expect for case in load_cases(cases_path(Path(book.path)))} == {"fires", "quiet", "unknown"}
