@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from lensd_collectors.rows import IncidentRow, Row
@@ -25,15 +25,6 @@ from lensd.store.interface import Cursor, Store
 from lensd.store.segments import Scan, Signal
 from lensd.store.writer import replay
 from lensd.timeline.assembler import Assembler, touched
-
-_OPEN: Final = """
-select trace_id, epoch_us(min(started_at)) from requests where not settled and trace_id is not null group by all
-union all
-select trace_id, epoch_us(min(started_at)) from spans, (select max(started_at) as last from spans where started_at <= make_timestamp($now))
-where started_at > last - interval 1 minute and trace_id not in (select trace_id from requests where settled and trace_id is not null)
-group by all
-"""
-"""Traces that the daemon was not done with, and when they began: requests still open, and what it stored last."""
 
 
 class LocalReader:
@@ -116,7 +107,7 @@ def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
     with store.cursor() as cursor:
         assembler = Assembler(config.timeline, live=False)
         assembler.touch(traces)
-        assembler.touch(dict(cursor.execute(_OPEN, {"now": now}).fetchall()))
+        assembler.touch(queries.unfinished_traces(cursor, now))
         rows = [r.row for r in assembler.step(cursor, now)]
         while assembler.behind:
             rows += [r.row for r in assembler.step(cursor, now)]

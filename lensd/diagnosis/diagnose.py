@@ -17,9 +17,10 @@ from lensd.diagnosis.scope import AFTER, BEFORE, Scope, microseconds
 from lensd.records import Confidence, Diagnosis, Severity, Subject, Timeline, Verdict
 from lensd.report import duration
 from lensd.store.interface import Cursor
-from lensd.timeline.assembler import Assembled, assemble_all
+from lensd.timeline.assembler import LONGEST_US, Assembled, assemble_all
 from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.gather import engine_ids
+from lensd.timeline.life import SETTLE_AFTER_US, SILENT_AFTER_US
 from lensd.timeline.limits import Limits
 
 
@@ -32,8 +33,7 @@ def diagnose_row(
     now: int,
 ) -> Diagnosis:
     """The verdict document of a row of `requests`, as known at `now` (microseconds since the epoch)."""
-    found = [r for r in assemble_all(cursor, [row["trace_id"]], now, limits) if r.row.request_key == row["request_key"]]
-    request = found[0] if found else None
+    request = _assembled(cursor, row, limits, now)
     scope = _scope(row, now)
     evaluation = evaluate(cursor, runbooks, scope, overrides=params)
     subject = _subject(row, request)
@@ -57,6 +57,14 @@ def diagnose_row(
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,
     )
+
+
+def _assembled(cursor: Cursor, row: Mapping[str, Any], limits: Limits, now: int) -> Assembled | None:
+    """The request's evidence and timeline; open or lost as its row says, which knows better than its sender's clock."""
+    heard_at = now - (SILENT_AFTER_US if row["outcome"] == Outcome.LOST else SETTLE_AFTER_US)
+    since = microseconds(row["started_at"]) - LONGEST_US
+    found = assemble_all(cursor, [row["trace_id"]], now, limits, since=since, heard=lambda _: heard_at)
+    return next((r for r in found if r.row.request_key == row["request_key"]), None)
 
 
 def live_cites(cursor: Cursor, scope: Scope) -> LiveCites:

@@ -119,6 +119,8 @@ class FolderStore:
 
     def _attach(self, name: str, file: Path, tables: frozenset[str]) -> None:
         run = self._catalog.connection.execute
+        if not self._read_only and not file.exists():
+            self._make(file)
         mode = "READ_ONLY" if self._read_only else f"STORAGE_VERSION '{_STORAGE_VERSION}'"
         place = str(file).replace("'", "''")
         run(f"ATTACH '{place}' AS {name} ({mode})")
@@ -133,6 +135,19 @@ class FolderStore:
         has = run("SELECT count(*) FROM duckdb_tables() WHERE database_name = ? AND table_name = 'progress'", [name]).fetchone()
         found = run(f"SELECT position FROM {name}.progress").fetchone() if has and has[0] else None
         self._progress[name] = found[0] if found else 0  # a file whose making was cut short holds nothing
+
+    def _make(self, file: Path) -> None:
+        """An empty database, made aside: one that a kill has cut short is no database, and would keep the whole store from opening."""
+        run = self._catalog.connection.execute
+        aside = file.with_name(f"{file.name}.new")
+        for left in (aside, aside.with_name(f"{aside.name}.wal")):
+            left.unlink(missing_ok=True)
+        place = str(aside).replace("'", "''")
+        run("DETACH DATABASE IF EXISTS made")  # of an attempt that failed
+        run(f"ATTACH '{place}' AS made (STORAGE_VERSION '{_STORAGE_VERSION}')")
+        run("CHECKPOINT made")
+        run("DETACH made")
+        os.replace(aside, file)
 
     def _add_columns(self, name: str) -> None:
         """Columns that the schema has gained since the file was made; old rows have null in them."""

@@ -18,7 +18,7 @@ from lensd.timeline.estimate import AROUND_US, Scrapes
 from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.gather import engine_ids, gather
 from lensd.timeline.layout import handed_over_at, layout, request_start
-from lensd.timeline.life import Life, last_sign, life
+from lensd.timeline.life import Life, has_ended, last_sign, life
 from lensd.timeline.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Assembler:
         old = [self._forget(trace) for trace in traces]
         heard = _Ears({key: sign for wait in old if wait is not None for key, sign in wait.heard.items()}, now)
         since = min(traces.values()) - LONGEST_US
-        found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else None)
+        found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else _heard_long_ago)
         self._recall(cursor, [r.row for r in found])
         self._wait_for(found, traces, heard)
         changed = []
@@ -194,7 +194,7 @@ class Assembler:
         if before is not None:
             row.label, row.confidence = before.label, before.confidence
             row.revision = before.revision
-            if _same(before, row) and (row.label is not None or not row.settled):
+            if _same(before, row) and not (self._live and row.settled and row.label is None):
                 return False
             row.revision += 1
         self._last[row.request_key] = row
@@ -226,6 +226,11 @@ class _Ears:
             heard_at = max(told, self._now - TRAVEL_US)
         self.signs[key] = told, min(heard_at, self._now)  # never ahead, also not where our own clock was set back
         return self.signs[key][1]
+
+
+def _heard_long_ago(request: RequestEvidence) -> int:
+    """For who waits for nothing: what has ended has done so for good, what is open may still be."""
+    return 0 if has_ended(request) else last_sign(request)
 
 
 def _look(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits, since: int, heard: Heard | None) -> list[Assembled]:

@@ -1,7 +1,7 @@
 """What is known of one request, sorted by who said it."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from lensd_collectors import conventions as c
 
@@ -92,6 +92,7 @@ class RequestEvidence:
     client: Span | None = None
     signals: list[Signal] = field(default_factory=list)  # started and progress, oldest first
     engine_record: Signal | None = None  # the plugin's
+    _times: EngineTimes | Literal["not asked"] | None = "not asked"
 
     @property
     def entry(self) -> Span | None:
@@ -145,7 +146,12 @@ class RequestEvidence:
         return self.client.attributes.get(name) if self.client is not None else None
 
     def engine_times(self) -> EngineTimes | None:
-        """The engine's own measure: the plugin's record before vLLM's span."""
+        """The engine's own measure: the plugin's record before vLLM's span. Asked when all evidence is in."""
+        if self._times == "not asked":
+            self._times = self._measured()
+        return self._times
+
+    def _measured(self) -> EngineTimes | None:
         if self.engine_record is not None:
             fields = self.engine_record.fields
             return EngineTimes(

@@ -210,13 +210,21 @@ def _state(
     if stage not in placed:
         return _absent(stage, request, placed, outcome)
     ms = sum(b - a for a, b in placed[stage].segments) / 1000
-    slow = {
-        Stage.AUTH_ROUTING: ms > limits.auth_routing_ms,
-        Stage.QUEUE: ms > limits.queue_ms and ms > limits.queue_share_of_ttft * _until_first_token(placed),
-        Stage.PREFILL: ms > limits.prefill_ms,
-        Stage.DECODE: _tpot_ms(request, ms) > limits.tpot_ms,
-    }
-    return StageState.SLOW if slow.get(stage) else StageState.OK
+    return StageState.SLOW if _is_slow(stage, ms, placed, request, limits) else StageState.OK
+
+
+def _is_slow(stage: Stage, ms: float, placed: dict[Stage, Placed], request: RequestEvidence, limits: Limits) -> bool:
+    match stage:
+        case Stage.AUTH_ROUTING:
+            return ms > limits.auth_routing_ms
+        case Stage.QUEUE:
+            return ms > limits.queue_ms and ms > limits.queue_share_of_ttft * _until_first_token(placed)
+        case Stage.PREFILL:
+            return ms > limits.prefill_ms
+        case Stage.DECODE:
+            return _tpot_ms(request, ms) > limits.tpot_ms
+        case _:
+            return False
 
 
 def _absent(stage: Stage, request: RequestEvidence, placed: dict[Stage, Placed], outcome: str) -> StageState:

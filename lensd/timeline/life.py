@@ -29,7 +29,7 @@ class Life(NamedTuple):
 
 def last_sign(request: RequestEvidence) -> int:
     """The latest instant its sender gave: the end, or the last event of an open request."""
-    return ended_at(request) if _has_ended(request) else request.signals[-1].at
+    return ended_at(request) if has_ended(request) else request.signals[-1].at
 
 
 def ended_at(request: RequestEvidence) -> int:
@@ -49,14 +49,14 @@ def life(request: RequestEvidence, now: int, heard_at: int | None = None) -> Lif
     since = heard_at if heard_at is not None else last_sign(request)
     due = since + SETTLE_AFTER_US
     early = request.may_be_anothers and now < due
-    if not _has_ended(request):
+    if not has_ended(request):
         return _of_open(request, since, now, due if early else None)
     complete = request.engine_times() is not None or str(request.value(c.DECISION)) in _NO_ENGINE_RECORD
     settled = not early and (complete or now >= due)
     return Life(_outcome(request), ended_at(request), settled, None if settled else due, early)
 
 
-def _has_ended(request: RequestEvidence) -> bool:
+def has_ended(request: RequestEvidence) -> bool:
     return request.entry is not None or not request.signals
 
 

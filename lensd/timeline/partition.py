@@ -39,12 +39,12 @@ def partition(segments: Mapping[Stage, Sequence[Segment]], whole: int) -> Partit
     >>> partition({Stage.QUEUE: [(0, 40)], Stage.PREFILL: [(30, 60)]}, 100).exclusive[Stage.QUEUE]
     30
     """
-    clipped = {stage: [(max(0, a), min(whole, b)) for a, b in segments.get(stage, ())] for stage in PRIORITY}
+    clipped = {stage: [(max(0, a), min(whole, b)) for a, b in segments[stage]] for stage in PRIORITY if segments.get(stage)}
     edges = sorted({0, whole, *(edge for spans in clipped.values() for span in spans for edge in span if 0 <= edge <= whole)})
     exclusive = dict.fromkeys(PRIORITY, 0)
     pieces: list[tuple[int, int, Stage | None]] = []
     for start, end in pairwise(edges):
-        owner = next((stage for stage in PRIORITY if any(a <= start and end <= b for a, b in clipped[stage])), None)
+        owner = next((stage for stage, spans in clipped.items() for a, b in spans if a <= start and end <= b), None)
         if owner is not None:
             exclusive[owner] += end - start
         if pieces and pieces[-1][2] is owner:

@@ -125,6 +125,11 @@ def scrape(at, *, running=1, waiting=0, up=True, engine="e0"):
     return EngineSample(seen_at=T0 + round(at * S), engine=engine, model="tiny" if up else None, up=up, src=f"scrape:{engine}@{at}", **told)
 
 
+def logged(at, name, engine="e0"):
+    """A line of the engine's log that means `name`."""
+    return Event(seen_at=T0 + round(at * S), engine=engine, name=name, severity="error", line=name, src=f"log:{engine}@{at}")
+
+
 def process(at, state, code=None, engine="e0"):
     told = {c.PROCESS_STATE: state, c.PROCESS_PID: 7} | ({c.PROCESS_EXIT: code} if code is not None else {})
     fields = msgspec.json.encode(told).decode()

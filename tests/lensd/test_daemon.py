@@ -78,7 +78,7 @@ class Daemon:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=self._environment(), check=False)
         assert done.returncode in (0, 3), done.stderr
         told = json.loads(done.stdout)
-        return told["items"] if "items" in told else told
+        return told.get("items", told)
 
     def requests(self, *where):
         return self.cli("requests", "ls", "--limit", "500", *where)
@@ -170,8 +170,7 @@ def test_a_dead_engine_is_told_once_whatever_becomes_of_the_daemon(tmp_path):
             assert agent.flush(LIMIT_S)
             until(lambda: got)
             assert time.monotonic() - began < 10
-            states = {row["request_id"]: row["outcome"] for row in daemon.requests()}
-            assert states == {"r1": "open", "r2": "cut"}
+            until(lambda: {row["request_id"]: row["outcome"] for row in daemon.requests()} == {"r1": "open", "r2": "cut"})
             assert daemon.end(signal.SIGKILL) == -signal.SIGKILL
             daemon.start()
             until(lambda: [i for i in daemon.cli("incidents", "ls") if i["label"] == "engine-crash"])

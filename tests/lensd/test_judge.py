@@ -1,6 +1,6 @@
 """Ticks under a clock that the test sets: rows get verdicts, verdicts incidents, incidents one letter each way."""
 
-from judged_house import Call, House, process, scrape, webhooks
+from judged_house import Call, House, logged, process, scrape, webhooks
 from lensd_collectors import conventions as c
 
 from lensd.errors import StoreFailedError
@@ -97,7 +97,7 @@ def test_a_store_that_cannot_be_written_costs_neither_the_alert_nor_the_rows():
         house.receive(process(0, "running"), [scrape(second) for second in range(20)])
         house.tick(19)
         cut = Call(1, at=18, total=2000, about=CUT)
-        house.receive(process(20, "exited", -9), scrape(20, up=False), cut.gateway())
+        house.receive(logged(20, "engine.dead"), process(20, "exited", -9), scrape(20, up=False), cut.gateway())
         house.store.full = True
         house.tick(21)
         assert [body["status"] for body in got] == ["firing"]

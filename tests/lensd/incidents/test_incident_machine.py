@@ -379,3 +379,30 @@ def test_every_incident_opens_once_and_resolves_at_most_once(ticks: list[tuple[i
         assert [one.state for one in revisions[:-1]] == ["open"] * (len(revisions) - 1)
     standing = {one.incident_id for one in run.machine.standing()}
     assert standing == {name for name, revisions in told.items() if revisions[-1].state == "open"}
+
+
+def test_requests_of_one_id_are_counted_by_their_keys_and_shown_once() -> None:
+    run = Run()
+    changed = run.at(0, *(finding("queue-saturation", "test", request_key=key) for key in range(3)))
+    assert [(one.state, one.requests_hit, one.typical_requests) for one in changed] == [("open", 3, ("test",))]
+    again = Run()
+    again.machine.restore([to_row(changed[0])], BOOKS)
+    again.at(1, finding("queue-saturation", "test", request_key=2))  # known by its id alone since the restart
+    again.at(2, *(finding("queue-saturation", "test", request_key=key) for key in (7, 7, 8)))
+    assert again.at(70, finding("queue-saturation", "new", request_key=9))[0].requests_hit == 6
+
+
+def test_what_hits_the_whole_engine_is_one_incident_whoever_tells_first() -> None:
+    run = Run()
+    opened = run.at(0, finding("twin", "r1", model="m", key_id="k1"), finding("twin", "r2", model="m2", key_id="k2"))
+    assert [(one.engine, one.model, one.key_id, one.requests_hit) for one in opened] == [("e1", None, None, 2)]
+    run.at(1, finding("twin@window"))
+    assert len(run.machine.standing()) == 1
+
+
+def test_clock_set_back_neither_holds_an_incident_open_nor_counts_old_hits_as_fresh() -> None:
+    run = Run()
+    run.at(86_400, finding("engine-crash"), finding("queue-saturation", "a"), finding("queue-saturation", "b"))
+    assert run.at(0) == []
+    assert states(run.at(30)) == [("engine-crash", "resolved")]
+    assert run.at(31, finding("queue-saturation", "c")) == []

@@ -190,3 +190,24 @@ def test_broken_clocks_do_not_fill_the_folder(tmp_path: Path, monkeypatch: pytes
     again = FolderStore(tmp_path)
     assert count(again) == 6
     again.close()
+
+
+def test_a_file_whose_making_was_cut_short_does_not_keep_the_store_from_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderStore(tmp_path)
+    seen: list[list[str]] = []
+
+    def killed(*_: object) -> None:
+        seen.append(sorted(path.name for path in tmp_path.glob("day-*")))
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder_module.os, "replace", killed)
+        with pytest.raises(StoreFailedError, match="killed"):
+            store.append(batch_of({"spans": [span(1, NOV_29)]}), 7)
+    store.close()
+    assert seen == [["day-20261129.duckdb.new"]]
+    (tmp_path / "day-20261129.duckdb.new").write_bytes(b"half a header")
+    again = FolderStore(tmp_path)
+    again.append(batch_of({"spans": [span(1, NOV_29)]}), 7)
+    assert (count(again), again.position()) == (1, 7)
+    again.close()
