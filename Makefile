@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel clean
+.PHONY: help setup engine demo test lint format docs lock wheel bench-judge clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -61,6 +61,9 @@ lock: setup ## requirements/*.lock, with LOCK_ARGS=--upgrade to newer versions
 
 wheel: setup ## dist/lensd-*.whl
 	@$(PY) -m build --wheel --no-isolation --outdir dist
+
+bench-judge: setup ## requests a second of CPU that are assembled and judged
+	@$(PY) bench/bench_judge.py
 
 clean: ## what was made, but for .engine
 	@rm -rf .venv .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

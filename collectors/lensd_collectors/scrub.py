@@ -23,10 +23,8 @@ class Span(NamedTuple):
 
 
 # Patterns are looked for in the line in lower case, and begin with plain text where they can: that is found many times faster.
-# --- prompts and completions under their names: a value in quotes or a list; any value where the name is quoted too
+# Prompts and completions under their names: a value in quotes or a list; any value where the name is quoted too
 _AFTER_NAME: Final = r"(?P<quote>\\*[\"'])?\s*[:=]\s*"
-
-
 _TEXTS: Final = tuple(  # a word, the name that holds it, and whether that counts without quotes
     (word, re.compile(name + _AFTER_NAME), bare)
     for word, name, bare in (
@@ -49,27 +47,32 @@ _LIST_VALUE: Final = re.compile(r"\[(?:(?<=[:=]\[)|(?<=[:=\s]\s\[))")  # or what
 _BARE: Final = re.compile(r"[^,}\]\s]*")
 _NO_TEXT: Final = re.compile(r"null|none|true|false|-?\d{1,9}(?:\.\d{1,9})?|")
 
-# --- lines that engines write about a request
+# Lines that engines write about a request
 _RECEIVED: Final = re.compile(r"received request \S+: ")
-_TO_THE_END: Final = (
-    re.compile(r"(?:json body: |response_body=)(?P<v>.*)", re.DOTALL),
-    re.compile(r"(?:details: prompt: |generated response \S+(?: \([\w ]+\))?: output: )(?P<v>.*?)(?=, finish_reason: \w+$|\Z)", re.DOTALL),
+_TO_THE_END: Final = tuple(
+    (word, re.compile(word + rest, re.DOTALL))
+    for word, rest in (
+        ("json body: ", "(?P<v>.*)"),
+        ("response_body=", "(?P<v>.*)"),
+        ("details: prompt: ", r"(?P<v>.*?)(?=, finish_reason: \w+$|\Z)"),
+        ("generated response ", r"\S+(?: \([\w ]+\))?: output: (?P<v>.*?)(?=, finish_reason: \w+$|\Z)"),
+    )
 )
 _TOKEN_IDS: Final = re.compile(r"token_ids\\*[\"']?\s*[:=]\s*(?P<v>\[[^\]]*\]?)")
-# pydantic shows the offending input, up to its type
+# Pydantic shows the offending input, up to its type
 _INPUT_VALUE: Final = re.compile(r"input_value=(?P<v>(?:'(?:[^'\\\n]|\\.)*+'?|\"(?:[^\"\\\n]|\\.)*+\"?)?+[^\n]*?)(?=, input_type=|\n|\Z)")
 
-# --- keys under their names: api_key='...', "api_key": [...], --api-key ..., Authorization: Bearer ..., ("cookie", "...")
+# Keys under their names: api_key='...', "api_key": [...], --api-key ..., Authorization: Bearer ..., ("cookie", "...")
 _KEY_NAME: Final = re.compile(
-    r"(?P<name>api[_-]?keys?|(?:access|auth|hf|hub|bearer|session|refresh)[_-]?token|passw(?:or)?d|secret(?:[_-]?key)?|cookie|authorization)"
-    r"(?:(?P<named>[\"'\\]*\s*[=:]\s*|[\"'],\s*b?(?=[\"']))|(?P<space>\s+))"
+    r"(?:api[_-]?keys?|(?:access|auth|hf|hub|bearer|session|refresh)[_-]?token|passw(?:or)?d|secret(?:[_-]?key)?|cookie|authorization)"
+    r"(?:[\"'\\]*\s*[=:]\s*|[\"'],\s*b?(?=[\"'])|(?P<space>\s+))"
 )
 _COOKIES: Final = re.compile(r"cookie:[ \t]*(?P<v>[^\n]*)")
 _FLAG: Final = re.compile(r"--[a-z-]*\Z")
 _OPENING: Final = re.compile(r"b?(?P<first>\\*[\"'])(?:[\"'\\]*?(?P<last>\\*[\"'])(?![\"'\\]))?")
-_SCHEME: Final = re.compile(r"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)+")
+_SCHEME: Final = re.compile(r"(?:(?:bearer|basic)\s+)+")
 _EXAMPLE: Final = r"<[^<>\n\"']{0,80}>(?![^\s,;'\")}])"
-_KEY_VALUE: Final = re.compile(rf"{_EXAMPLE}|[^\s,;'\")}}]+")
+_KEY_VALUE: Final = re.compile(rf"{_EXAMPLE}|(?:(?:token|digest|negotiate|apikey)[ \t]+)?[^\s,;'\")}}]+")
 _FLAG_VALUE: Final = re.compile(rf"{_EXAMPLE}|\S*[^\s\"']")
 _FLAG_IS_VALUE: Final = re.compile(rf"{_EXAMPLE}|[^\s\"']+")
 _LIST: Final = re.compile(r"\[(?:[^\]\"']|'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z))*+\]?")
@@ -80,15 +83,16 @@ _PLACEHOLDER: Final = re.compile(
 )
 _TOKEN_END: Final = re.compile(r"token[=:'\"\\\s]")
 
-# --- keys by their form or their place
-_AUTH: Final = re.compile(r"(?:bearer|basic)(?<!\w(?:bearer))(?<!\w(?:basic))\s+(?:(?:bearer|basic)\s+)*")
+# Keys by their form or their place
+_AUTH: Final = re.compile(r"\b(?:(?:bearer|basic)\s+)+")
 _AUTH_VALUE: Final = re.compile(rf"{_EXAMPLE}|[^\s\"',;\\]+")
 _AUTH_WORDS: Final = frozenset(  # "basic auth is off" names no credential
     ("and", "auth", "authentication", "authorization", "challenge", "credential", "credentials", "for", "header", "headers", "is", "key",
      "keys", "not", "of", "or", "scheme", "schemes", "token", "tokens", "was")
 )  # fmt: skip
-_FORM: Final = re.compile(
-    r"\b(?:[spr]k-[\w-]{6,}|hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}\b|eyJ[\w-]{8,}+(?:\.[\w.-]+|(?P<no>)))"
+_FORMS: Final = (
+    re.compile(r"\b(?:[spr]k-[\w-]{6,}|hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}\b)"),
+    re.compile(r"\beyJ[\w-]{8,}+(?:\.[\w.-]+|(?P<no>))"),  # matches to the end of the word in any case, so as not to begin in it again
 )
 _GITHUB: Final = re.compile("gh[pousr]_")
 _USER: Final = re.compile(r"://(?P<v>[^/\s@:\"']+:(?P<password>[^/\s@\"']+))@")
@@ -142,7 +146,7 @@ def spans(line: str) -> list[Span]:
     ):  # fmt: skip
         _texts(lower, found)
     if (
-        "d re" in lower or "details: " in lower
+        ("d re" in lower and ("received request " in lower or "generated response " in lower)) or "details: prompt: " in lower
         or (low_line and ("token_ids" in lower or "input_value=" in lower or "response_body=" in lower))
         or ("j" in lower and "json body: " in lower)
     ):  # fmt: skip
@@ -158,7 +162,9 @@ def spans(line: str) -> list[Span]:
         "k-" in lower or (low_line and ("hf_" in lower or ("gh" in lower and _GITHUB.search(lower))))
         or ("j" in lower and "eyj" in lower) or "akia" in lower
     ):  # fmt: skip
-        found += [Span(*match.span(), KEY) for match in _FORM.finditer(line) if match["no"] is None and not is_placeholder(match[0])]
+        for match in (match for pattern in _FORMS for match in pattern.finditer(line)):
+            if match.lastgroup is None and not is_placeholder(match[0]):
+                found.append(Span(*match.span(), KEY))
     if "@" in lower:
         found += [Span(*match.span("v"), KEY) for match in _USER.finditer(lower) if not is_placeholder(match["password"])]
     if "?" in lower:
@@ -238,8 +244,9 @@ def _request_lines(lower: str, found: list[Span]) -> None:
         if quotes:
             last = max(lower.rfind("'"), lower.rfind('"'))
             found.append(Span(min(quotes), last + 1 if last > min(quotes) else len(lower), CONTENT))
-    for pattern in _TO_THE_END:
-        found += [Span(*match.span("v"), CONTENT) for match in pattern.finditer(lower)]
+    for word, pattern in _TO_THE_END:
+        if word in lower:
+            found += [Span(*match.span("v"), CONTENT) for match in pattern.finditer(lower)]
     if "token_ids" in lower:
         found += [Span(*match.span("v"), CONTENT) for match in _TOKEN_IDS.finditer(lower) if match["v"] != "[]"]
     if "input_value=" in lower:
@@ -272,7 +279,7 @@ def _key_value(lower: str, at: int, bare: re.Pattern[str]) -> tuple[int, int]:
         end = max(_inside(lower, at, quote) for quote in (first, last or first))
         return _end(_SCHEME, lower, at), end
     if bare is not _FLAG_VALUE and lower.startswith("[", at) and not lower.startswith(_MARKS, at):
-        return at, _end(_LIST, lower, at)
+        return at, max(_end(_LIST, lower, at), _end(bare, lower, at))
     at = _end(_SCHEME, lower, at)
     return at, _end(bare, lower, at)
 

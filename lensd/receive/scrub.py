@@ -14,12 +14,6 @@ from lensd_collectors.scrub import scrub as scrub_line
 
 from lensd.store.segments import Signal
 
-# Text without any of these has nothing for scrub_line to find: most attribute values end here.
-_SUSPECT: Final = re.compile(
-    r"earer|asic |[spr]k-|hf_|gh[pousr]_|AKIA|eyJ|key|token|passw|secret|authoriz|cookie|@|\?"
-    r"|prompt|content|message|output|input|argument|body|\btext\b",
-    re.IGNORECASE,
-)
 _ADDRESS: Final = re.compile(r"^(?P<scheme>[A-Za-z][\w+.-]*://)?(?:[^/@\s]*@)?(?P<rest>[^?#]*)")
 _REMEMBERED: Final = 20_000
 
@@ -180,12 +174,11 @@ class Scrubber:
         text = getattr(holder, field)
         if not text or text in self._clean:
             return
-        if _SUSPECT.search(text):
-            cleaned = scrub_line(text)
-            if cleaned != text:
-                setattr(holder, field, cleaned)
-                self.counts["text"] += 1
-                return
+        cleaned = scrub_line(text)
+        if cleaned != text:
+            setattr(holder, field, cleaned)
+            self.counts["text"] += 1
+            return
         if len(text) <= 64:
             if len(self._clean) >= _REMEMBERED:
                 self._clean.clear()

@@ -117,7 +117,7 @@ def test_a_taken_port_is_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"127.0.0.1:{port}.*--port"):
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port}.*dashboard.listen"):
             server.run(port=port)
 
 

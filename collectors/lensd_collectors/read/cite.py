@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from lensd_collectors.dialects import Dialect, load
-from lensd_collectors.read import scrub
 from lensd_collectors.read.engine_log import LONGEST_READ
 from lensd_collectors.read.exchange import MODEL
 from lensd_collectors.read.http_exchange import read_http
@@ -14,6 +13,7 @@ from lensd_collectors.read.lines import unwrap
 from lensd_collectors.read.prometheus import metric_line
 from lensd_collectors.read.recognise import HEAD_BYTES, Kind, judge
 from lensd_collectors.read.settings import name_of
+from lensd_collectors.scrub import scrub, segments
 
 LONGEST_QUOTE: Final = 500
 Span = tuple[int, int]
@@ -54,7 +54,7 @@ def quote(src: str, column: str, root: Path) -> tuple[str, str]:
 
 def cut(raw: str, focus: Span | None) -> str:
     """At most 500 characters of a line, around `focus`, without what is scrubbed."""
-    pieces = [piece for start, end in scrub.segments(raw) for piece in _plain_pieces(raw, start, end)]
+    pieces = [piece for start, end in segments(raw) for piece in _plain_pieces(raw, start, end)]
     if not pieces:
         return ""
     held = [piece for piece in pieces if focus and piece[0] <= focus[0] and focus[1] <= piece[1]]
@@ -94,7 +94,7 @@ def _line(path: Path, number: int) -> str:
 
 def _log_focus(raw: str, column: str, dialect: Dialect | None) -> Span | None:
     """Where in a log line the value of a column stands."""
-    text = scrub.clean(unwrap(raw).text)
+    text = scrub(unwrap(raw).text)
     frame = next((match for pattern in (dialect.frames if dialect else ()) if (match := pattern.match(text))), None)
     body = frame["text"] if frame else text
     offset = raw.find(body)
@@ -162,4 +162,4 @@ def _span_quote(text: str, line: int, column: str, name: str) -> tuple[str, str]
 
 def _whole(found: str) -> str:
     """A short match as it is, line breaks included; of a long one what may be quoted."""
-    return found if len(found) <= LONGEST_QUOTE and scrub.clean(found) == found else cut(found, None)
+    return found if len(found) <= LONGEST_QUOTE and scrub(found) == found else cut(found, None)

@@ -9,10 +9,11 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.dialects import Dialect, EventPattern
-from lensd_collectors.read import life, scrub, settings
+from lensd_collectors.read import life, settings
 from lensd_collectors.read.access_lines import AccessLines
 from lensd_collectors.read.lines import Clock, unwrap
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
+from lensd_collectors.scrub import scrub
 
 LONGEST_LINE: Final = 2000  # characters of a line that are kept
 LONGEST_READ: Final = 1 << 20  # bytes of a line that are looked at
@@ -61,7 +62,7 @@ class LineReader:
         text, outer = unwrap(line)
         if not text or text.isspace():
             return []
-        text = scrub.clean(text)
+        text = scrub(text)
         body, frame = text, None
         for frame_pattern in self._dialect.frames:
             frame = frame_pattern.match(text)

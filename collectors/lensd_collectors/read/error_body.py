@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.dialects import Meaning, classify, load
-from lensd_collectors.read import scrub
+from lensd_collectors.scrub import CONTENT, scrub
 
 LONGEST_MESSAGE: Final = 500
 _IN_STREAM: Final = re.compile(r'^data: ?(\{"(?:error|object": ?"error)".*\})\s*$', re.MULTILINE)
@@ -44,7 +44,7 @@ def read_error(status: int | None, body: str, path: str | None = None) -> ErrorB
 
 def shorten(message: str) -> str:
     """An error text without keys and without the input it quotes."""
-    return _INPUT.sub(lambda match: f"{match[1]}input{match[1]}: {scrub.MARK}", scrub.clean(message))[:LONGEST_MESSAGE]
+    return _INPUT.sub(lambda match: f"{match[1]}input{match[1]}: {CONTENT}", scrub(message))[:LONGEST_MESSAGE]
 
 
 def _is_error(body: str) -> bool:

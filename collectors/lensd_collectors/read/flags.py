@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from lensd_collectors.read import scrub, settings
+from lensd_collectors.read import settings
 from lensd_collectors.rows import ConfigFact, Row
+from lensd_collectors.scrub import is_placeholder, scrub
 
 _ENVIRONMENT: Final = re.compile(
     r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD)_\w+)[=:]\s*(?P<value>.+?)\s*$"
@@ -81,8 +82,8 @@ def _joined(text: str) -> list[tuple[int, str]]:
 def _variable(name: str, value: str) -> dict[str, str]:
     key = name.lower()
     if not settings.is_secret(key):
-        return {key: scrub.clean(value)[:200]}
-    return {key.removeprefix("vllm_"): value if scrub.is_placeholder(value) else "***"}
+        return {key: scrub(value)[:200]}
+    return {key.removeprefix("vllm_"): value if is_placeholder(value) else "***"}
 
 
 def _command(line: str) -> dict[str, str]:
@@ -106,7 +107,7 @@ def _command(line: str) -> dict[str, str]:
         off = key.startswith("no_") and not values
         text = " ".join(values) or ("false" if off else "true")
         if settings.is_secret(key):
-            text = text if scrub.is_placeholder(text) else "***"
+            text = text if is_placeholder(text) else "***"
         found[key.removeprefix("no_") if off else key] = text[:200]
     return found
 

@@ -127,6 +127,17 @@ def test_log_lines_lose_prompts(line: str) -> None:
     assert SECRET.encode() not in raw
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["Received request c-1: params: SamplingParams(stop=['walrus'])", "{'reasoning': 'walrus'}", '{"system": "walrus"}', "Basic\twalrus="],
+)
+def test_the_door_asks_the_scrubber_about_every_text(line: str) -> None:
+    for message in (logs({"body": line}), traces({"attributes": {"a": line}})):
+        raw, scrubber = scrubbed(message)
+        assert b"walrus" not in raw
+        assert scrubber.counts["text"] == 1
+
+
 def test_a_span_name_loses_its_query() -> None:
     message = traces({"name": f"GET /v1/models?user={SECRET}"})
     scrubbed(message)

@@ -172,8 +172,8 @@ def test_lines_become_events(recorder: Any, tmp_path: Path) -> None:
     lines = [event for event in recorder.events if event.event_name == "lensd.engine.log"]
     assert [(recorder.attributes(each)["lensd.log.line"], each.severity_text, each.body.string_value) for each in lines] == [
         ("5", "INFO", 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable'),
-        ("6", "ERROR", "(EngineCore pid=2) ERROR 11-29 14:45:50 [x.py:1] died, api_key=[key]"),
-        ("7", "INFO", "(APIServer pid=1) INFO 11-29 14:53:50 [a.py:1] non-default args: {'api_key': [key], 'max_num_seqs': 4}"),
+        ("6", "ERROR", "(EngineCore pid=2) ERROR 11-29 14:45:50 [x.py:1] died, api_key='[key]'"),
+        ("7", "INFO", "(APIServer pid=1) INFO 11-29 14:53:50 [a.py:1] non-default args: {'api_key': '***', 'max_num_seqs': 4}"),
     ]
     assert recorder.facts() == {"max_num_seqs": "4"}
 
