@@ -143,3 +143,7 @@ TRACEBACK = (
     log("10:31:08", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
         level="ERROR", source="async_llm.py:480"),
 )  # fmt: skip
+
+
+LIMIT_400 = "This model's maximum context length is {limit} tokens. However, your request has {asked} input tokens. Please reduce the length of the input messages."
+QUEUED = engine_span(queue=41.2, prefill=0.3, decode=2.5, e2e=44.1, prompt_tokens=400, completion_tokens=90)

@@ -1,7 +1,9 @@
 """Incidents of our own: the cause where there is one to name, and silence where something only looks like it."""
 
 import pytest
-from incidents import NAMED, UNNAMED, Incident
+from incident_shape import Incident
+from incidents import NAMED
+from look_alikes import UNNAMED
 from triage_folder import run, write
 
 NEGATIVES = {"no-incident", "benign-noise"}

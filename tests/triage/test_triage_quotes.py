@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from incidents import NAMED, UNNAMED
+from incidents import NAMED
+from look_alikes import UNNAMED
 from triage_folder import run, write
 
 from lensd.records import Diagnosis
