@@ -30,7 +30,6 @@ from lensd.errors import SqlLimitError, SqlRefusedError
 from lensd.records import Confidence, Evidence, Finding, Record, Where
 from lensd.store.interface import Cursor
 
-RESERVED: Final = frozenset({"request_id", "engine", "model", "gpu", "key_id", "confidence", "since_at", "stage", "rank", "missing"})
 CITE: Final = "_cite"
 
 

@@ -39,8 +39,3 @@ class Decoder:
         if kind is Signal.METRICS:
             return self._canonical.rows(message, received_at_us)
         return self._logs.rows(message, received_at_us)
-
-
-def decode(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
-    """One body on its own, remembering nothing: for a reader that has a single body."""
-    return Decoder().decode(kind, payload, received_at_us)

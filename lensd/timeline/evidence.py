@@ -74,7 +74,6 @@ class EngineTimes:
     source: str  # plugin or llm_request
     arrival: int | None = None  # wall clock, microseconds since the epoch
     ttft_ms: float | None = None
-    e2e_ms: float | None = None
 
 
 @dataclass(slots=True)
@@ -159,7 +158,6 @@ class RequestEvidence:
                 _reached(fields.get(c.PREFILL_MS)),
                 _reached(fields.get(c.DECODE_MS)),
                 "plugin",
-                e2e_ms=_reached(fields.get(c.E2E_MS)),
             )
         if not self.engine_spans:
             return None
@@ -173,11 +171,10 @@ class RequestEvidence:
             "llm_request",
             arrival=span.start,
             ttft_ms=ms["time_to_first_token"],
-            e2e_ms=ms["e2e"],
         )
 
 
-_LATENCIES = ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token", "e2e")
+_LATENCIES = ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token")
 
 
 def _reached(value: Any, scale: float = 1.0) -> float | None:

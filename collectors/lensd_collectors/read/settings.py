@@ -1,7 +1,6 @@
 """Settings as programs print them (Python dict, `a=1, b='x'`, JSON) → name and value as text; never a key."""
 
 import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -66,11 +65,6 @@ def from_assignments(text: str) -> dict[str, str]:
             continue
         found[name] = value.lower() if value in ("True", "False") else value
     return found
-
-
-def from_json(text: str) -> dict[str, str]:
-    value = json.loads(text)
-    return from_mapping(value) if isinstance(value, dict) else {}
 
 
 def numbers(text: str) -> dict[str, int | float]:

@@ -9,7 +9,7 @@ from lensd_collectors.rows import ConfigFact, EngineSample, Event, GpuSample, Ro
 from otlp_bodies import AT_NS, AT_US, CAPTURES, KINDS, logs, metrics, pairs, traces
 
 from lensd.errors import BadBodyError
-from lensd.receive.decode import Decoder, decode
+from lensd.receive.decode import Decoder
 from lensd.store.arrow import batch_of
 from lensd.store.segments import Signal
 
@@ -24,7 +24,7 @@ def rows(message: Any, decoder: Decoder | None = None) -> dict[str, list[Row]]:
 
 
 def test_spans_of_a_real_vllm() -> None:
-    made = decode(Signal.TRACES, (CAPTURES / "otlp" / "requests.pb").read_bytes(), 1)["spans"]
+    made = Decoder().decode(Signal.TRACES, (CAPTURES / "otlp" / "requests.pb").read_bytes(), 1)["spans"]
     batch_of({"spans": made})
     span = made[0]
     assert isinstance(span, SpanRow)
@@ -260,4 +260,4 @@ def test_a_line_of_nobody_is_counted() -> None:
 
 def test_what_is_no_request_is_said() -> None:
     with pytest.raises(BadBodyError, match="traces"):
-        decode(Signal.TRACES, b"\xff\xff", 1)
+        Decoder().decode(Signal.TRACES, b"\xff\xff", 1)
