@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel bench-judge clean
+.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-gateway soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -65,5 +65,11 @@ wheel: setup ## dist/lensd-*.whl
 bench-judge: setup ## requests a second of CPU that are assembled and judged
 	@$(PY) bench/bench_judge.py
 
-clean: ## what was made, but for .engine
+bench-gateway: setup ## our gateway beside no proxy, nginx and LiteLLM, on two cores; BENCH_ARGS=--quick for a short look
+	@$(PY) bench/bench_gateway.py $(BENCH_ARGS)
+
+soak-gateway: setup ## 200,000 requests with callers that leave and engines that die: nothing may be left of them; SOAK_ARGS=--requests=N
+	@$(PY) bench/soak_gateway.py $(SOAK_ARGS)
+
+clean: ## what was made, but for .engine and .bench
 	@rm -rf .venv .demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

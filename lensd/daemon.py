@@ -32,7 +32,7 @@ from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Journal
 from lensd.store.writer import Writer
-from lensd.timeline.assembler import Assembler, answered, touched
+from lensd.timeline.assembler import Assembler, answered, sender_started, touched
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,10 @@ class Daemon:
             self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at, clock=_now
         )
         self.writer = Writer(
-            self.journal, self.store, Decoder().decode, on_batch=lambda rows: self.judge.touch(touched(rows), answered(rows))
+            self.journal,
+            self.store,
+            Decoder().decode,
+            on_batch=lambda rows: self.judge.touch(touched(rows), answered(rows), started=sender_started(rows)),
         )
         self._stop = threading.Event()
         self._judging = threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True)

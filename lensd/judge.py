@@ -65,6 +65,7 @@ class Judge:
         self._told = _Told()
         self._touched: dict[str, int] = {}
         self._answered: set[str] = set()
+        self._started = False
         self._unknown: set[str] = set()  # labels no window rule could judge at the last tick
         self._lock = threading.Lock()
         self._moving = threading.Lock()  # what moves an incident stores and offers it before another does
@@ -79,12 +80,13 @@ class Judge:
         self._outbox.restore([i for i in map(from_row, kept) if self._may_alert(i, now)], letters)
         self.touch(unfinished)
 
-    def touch(self, traces: Mapping[str, int], answered: Collection[str] = ()) -> None:
-        """Traces that something new was stored for, since when; ids of requests that an engine's plugin told of."""
+    def touch(self, traces: Mapping[str, int], answered: Collection[str] = (), *, started: bool = False) -> None:
+        """Traces that something new was stored for, since when; ids of requests that a plugin told of; whether a sender started."""
         with self._lock:
             for trace, since in traces.items():
                 self._touched[trace] = min(since, self._touched.get(trace, since))
             self._answered.update(answered)
+            self._started |= started
 
     @property
     def behind(self) -> bool:
@@ -96,7 +98,8 @@ class Judge:
         with self._lock:
             touched, self._touched = self._touched, {}
             answered, self._answered = self._answered, set()
-        self._assembler.touch(touched, answered)
+            started, self._started = self._started, False
+        self._assembler.touch(touched, answered, started=started)
         with self._store.cursor() as cursor:
             changed = self._assemble(cursor, now)
             standing = self._judge_window(cursor, now)

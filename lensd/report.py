@@ -172,16 +172,18 @@ def _subject(diagnosis: Diagnosis) -> list[str]:
         return [f"{count} file{'' if count == 1 else 's'}, {read} of them understood"]
     parts = [f"request {subject.request_id or subject.trace_id}"]
     parts += [f"{name} {value}" for name, value in (("model", subject.model), ("key", subject.key_id), ("engine", subject.engine)) if value]
-    began = f"started {_clock(subject.started_at)}" if subject.started_at else "nobody knows when it started"
+    began = f"started {clock(subject.started_at)}" if subject.started_at else "nobody knows when it started"
     if subject.outcome == "open":
         return ["  ".join(parts), f"open for {duration(diagnosis.total_ms)}, {began}"]
+    if subject.outcome == "lost":
+        return ["  ".join(parts), f"lost, last heard of {duration(diagnosis.total_ms)} after it began, {began}"]
     ended = (subject.outcome or "ended").replace("_", " ") + (f" (HTTP {subject.status})" if subject.status else "")
     took = f" after {duration(diagnosis.total_ms)}" if diagnosis.total_ms is not None else ""
     late = "" if subject.settled else " (not settled: the engine's record is still out)"
     return ["  ".join(parts), f"{ended}{took}, {began}{late}"]
 
 
-def _clock(at: str) -> str:
+def clock(at: str) -> str:
     """RFC 3339 in UTC as people read it: 2026-01-31 09:00:00.250 UTC."""
     return f"{at[:-1].replace('T', ' ')} UTC" if at.endswith("Z") else at
 

@@ -23,6 +23,7 @@ class Part(NamedTuple):
     name: str
     arguments: tuple[str, ...]
     ready: Callable[[], bool] | None = None
+    grace_s: float = GRACE_S
 
 
 class _Running(NamedTuple):
@@ -86,7 +87,7 @@ class Supervisor:
         for running in reversed(self._running):
             if running.process.poll() is None:
                 _signal(running.process, signal.SIGTERM)
-                _wait(running.process, GRACE_S)
+                _wait(running.process, running.part.grace_s)
         for running in self._running:
             _signal(running.process, signal.SIGKILL)  # also to what a part that has ended left behind in its group
             running.process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVENTIONS = "collectors/lensd_collectors/conventions.py"
+GATEWAY_METRICS = "collectors/lensd_collectors/gateway/metrics.py"
 SCHEMA = "lensd/store/schema.sql"
 STRUCTS = (
     ("serve", "lensd/config.py", "ServeConfig"),
@@ -19,6 +20,8 @@ STRUCTS = (
     ("timeline", "lensd/timeline/limits.py", "Limits"),
     ("gateway", "collectors/lensd_collectors/gateway/config.py", "GatewayConfig"),
     ("gateway.upstreams", "collectors/lensd_collectors/gateway/config.py", "Upstream"),
+    ("gateway.retry", "collectors/lensd_collectors/gateway/config.py", "Retry"),
+    ("gateway.degrade", "collectors/lensd_collectors/gateway/config.py", "Degrade"),
     ("agent", "collectors/lensd_collectors/host/config.py", "AgentConfig"),
     ("agent.engines", "collectors/lensd_collectors/host/config.py", "WatchedEngine"),
     ("dashboard", "lensd/config.py", "DashboardConfig"),
@@ -100,6 +103,20 @@ def _comment(lines: list[str], node: ast.stmt) -> str:
     return rest.strip().removeprefix("#").strip()
 
 
+def gateway_metrics(source: str) -> str:
+    """The section of the gateway's own metrics, from METRICS of its module."""
+    page = ["", "## Metrics of the gateway", "", MADE.format(source=GATEWAY_METRICS), ""]
+    page += ["Prometheus text at the gateway's `/metrics`.", "", row("metric", "type", "labels", "meaning"), row(*["---"] * 4)]
+    for node in ast.parse(source).body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id="METRICS"), value=ast.Tuple(elts=described)):
+                for entry in described:
+                    assert isinstance(entry, ast.Call)
+                    name, kind, labels, meaning = (ast.literal_eval(argument) for argument in entry.args)
+                    page.append(row(code(name), kind, ", ".join(code(label) for label in labels), meaning))
+    return "\n".join(page) + "\n"
+
+
 def schema(source: str) -> str:
     """The page of public tables: every column with its type and what it means."""
     page = ["# Public tables", "", MADE.format(source=SCHEMA), ""]
@@ -126,7 +143,7 @@ def configuration(root: Path) -> str:
             for n in ast.parse(source).body
             if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
         }
-        is_list = table.partition(".")[2] not in ("", "limits")
+        is_list = table.partition(".")[2] not in ("", "limits", "retry", "degrade")
         page += ["", f"## {f'[[{table}]]' if is_list else f'[{table}]'}", "", *(ast.get_docstring(node) or "").splitlines(), ""]
         page += [row("key", "type", "default", "meaning"), row("---", "---", "---", "---")]
         for field in node.body:
@@ -161,7 +178,7 @@ def runbooks(root: Path) -> str:
 def pages(root: Path) -> dict[Path, str]:
     """Every page that is made, with what it should hold."""
     return {
-        root / "docs/conventions.md": conventions((root / CONVENTIONS).read_text()),
+        root / "docs/conventions.md": conventions((root / CONVENTIONS).read_text()) + gateway_metrics((root / GATEWAY_METRICS).read_text()),
         root / "docs/schema.md": schema((root / SCHEMA).read_text()),
         root / "docs/configuration.md": configuration(root),
         root / "docs/runbooks.md": runbooks(root),

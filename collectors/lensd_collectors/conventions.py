@@ -68,15 +68,27 @@ class Decision(StrEnum):
     ALLOWED = "allowed"
     KEY_MISSING = "key_missing"
     KEY_MALFORMED = "key_malformed"
-    KEY_UNKNOWN = "key_unknown"  # an engine that answers 401 does not say which of the three
+    KEY_WRONG_HEADER = "key_wrong_header"  # a key, but not in Authorization
+    KEY_FOREIGN = "key_foreign"  # not ours, and of the form another provider gives out
+    KEY_UNKNOWN = "key_unknown"  # an engine that answers 401 does not say which of these it was
+    KEY_EXPIRED = "key_expired"
+    KEY_DISABLED = "key_disabled"
+    ROUTE_NOT_ALLOWED = "route_not_allowed"  # the path is served, this key may not use it
     MODEL_NOT_ALLOWED = "model_not_allowed"  # the model exists, this key may not use it
     MODEL_UNKNOWN = "model_unknown"
     PATH_UNKNOWN = "path_unknown"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
     BODY_MALFORMED = "body_malformed"
-    CONTEXT_TOO_LONG = "context_too_long"
+    BODY_AMBIGUOUS = "body_ambiguous"  # two models are named, and parsers differ in which one they take
+    BODY_TIMEOUT = "body_timeout"  # it had not arrived when the request's time was over
+    MAX_TOKENS_TOO_LARGE = "max_tokens_too_large"  # for this key
+    PROMPT_TOO_LONG = "prompt_too_long"  # for this key, or while the gateway sheds load
+    CONTEXT_TOO_LONG = "context_too_long"  # for the model as it is served
     RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"  # the gateway refuses, to keep what is running alive
+    GATEWAY_STOPPING = "gateway_stopping"
+    GATEWAY_ERROR = "gateway_error"
     ENGINE_BUSY = "engine_busy"
     ENGINE_DEAD = "engine_dead"
     ENGINE_ERROR = "engine_error"
@@ -144,6 +156,12 @@ CLIENT_TIMEOUT_MS = _attribute(
     "lensd.client.timeout_ms", "double", "ms", "limit the caller announced (client instrumentation, x-stainless-read-timeout)"
 )
 ATTEMPTS = _attribute("lensd.attempts", "int", "", "upstream attempts")
+ATTEMPT = _attribute("lensd.attempt", "int", "", "number of this attempt, from 1")
+DISPATCHED_MODEL = _attribute(
+    "lensd.request.dispatched_model", "string", "", "model the engine was asked for, where an alias or a fallback made it another"
+)
+REWRITTEN = _attribute("lensd.request.rewritten", "string[]", "", "what the gateway set in the body: model, max_tokens")
+DEGRADED = _attribute("lensd.degraded", "string", "", "what load shedding did to the request: refuse, cap, reroute")
 CHUNKS = _attribute("lensd.stream.chunks", "int", "", "SSE data events passed to the caller, without [DONE]")
 BYTES_SENT = _attribute("lensd.bytes_sent", "int", "byte", "body bytes passed to the caller")
 DONE_SEEN = _attribute("lensd.stream.done_seen", "bool", "", "the closing [DONE] was passed on")
@@ -181,8 +199,12 @@ FACT_SUBJECT = _attribute("lensd.config.subject", "string", "", "engine, gateway
 FACT_NAME = _attribute("lensd.config.name", "string", "", "setting: max_model_len, max_position_embeddings, max_num_seqs ...")
 FACT_VALUE = _attribute("lensd.config.value", "string", "", "its value as text")
 ACT = _attribute(
-    "lensd.gateway.act", "string", "", "what the gateway did to itself: keys_reloaded, keys_rejected, upstream_out, upstream_in ..."
+    "lensd.gateway.act",
+    "string",
+    "",
+    "what the gateway did to itself: started, draining, keys_*, credential_*, upstream_*, degrade_on|off, records_dropped",
 )
+LISTEN = _attribute("lensd.listen", "string", "", "HOST:PORT that a gateway serves; the same again with a new instance: it restarted")
 SCRAPE_TARGET = _attribute("lensd.scrape.target", "string", "", "URL that was scraped, without credentials")
 
 # Client span

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,10 +24,15 @@ from lensd_collectors.signals import Batch, Pending, Records
 
 log = logging.getLogger("lensd.export")
 
-BATCH_RECORDS: Final = 512
+BATCH_RECORDS: Final = 1024
 
-Item = tuple[Pending, ...]
-"""Records that travel in one body."""
+
+class Item(NamedTuple):
+    """Records that travel in one body, and how many they come to."""
+
+    records: tuple[Pending, ...]
+    weight: int
+
 
 __all__ = ["Backoff", "Batch", "Exporter", "Value"]
 
@@ -92,7 +97,7 @@ class Exporter(Records):
         collected = Batch()
         yield collected
         if collected.records:
-            self._enqueue(tuple(collected.records))
+            self._enqueue(Item(tuple(collected.records), collected.count))
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Posts what is queued now; True when all of it was sent, refused or dropped before `timeout_s` ran out."""
@@ -111,20 +116,20 @@ class Exporter(Records):
         if self._thread is not None:
             self._thread.join(timeout_s + 0.5)
         with self._changed:
-            self.dropped += sum(len(item) for item in self._queue)
+            self.dropped += sum(item.weight for item in self._queue)
             self._queue.clear()
 
-    def _put(self, record: Pending) -> None:
-        self._enqueue((record,))
+    def _put(self, record: Pending, count: int = 1) -> None:
+        self._enqueue(Item((record,), count))
 
     def _enqueue(self, item: Item) -> None:
         with self._lock:
-            if self._closed.is_set() or self._held + len(item) > self._capacity:
-                self.dropped += len(item)
+            if self._closed.is_set() or self._held + item.weight > self._capacity:
+                self.dropped += item.weight
                 return
             self._queue.append(item)
-            self._held += len(item)
-            self._taken += len(item)
+            self._held += item.weight
+            self._taken += item.weight
             if self._thread is None:
                 self._start()
         if self._held >= BATCH_RECORDS and not self._wake.is_set():
@@ -142,36 +147,39 @@ class Exporter(Records):
         while True:
             self._wake.wait(self._flush_every_s)
             self._wake.clear()
-            while records := self._take():
-                self._deliver(records)
+            while taken := self._take():
+                self._deliver(taken)
                 with self._changed:
-                    self._held -= len(records)
-                    self._finished += len(records)
+                    self._held -= taken.weight
+                    self._finished += taken.weight
                     self._changed.notify_all()
             if self._closed.is_set():
                 return
 
-    def _take(self) -> list[Pending]:
+    def _take(self) -> Item | None:
         """The oldest items, up to a body's worth; an item is never split."""
         records: list[Pending] = []
+        count = 0
         with self._lock:
-            while self._queue and (not records or len(records) + len(self._queue[0]) <= BATCH_RECORDS):
-                records.extend(self._queue.popleft())
-        return records
+            while self._queue and (not records or count + self._queue[0].weight <= BATCH_RECORDS):
+                item = self._queue.popleft()
+                records += item.records
+                count += item.weight
+        return Item(tuple(records), count) if records else None
 
-    def _deliver(self, records: list[Pending]) -> None:
-        spans: list[otlp.Span] = []
+    def _deliver(self, taken: Item) -> None:
+        spans: list[str] = []
         logs: list[otlp.LogRecord] = []
         points: list[tuple[str, str, otlp.Metric]] = []
-        for make in records:
+        for make in taken.records:
             try:
                 made = make()
             except Exception as error:  # a caller's odd value costs that record, never the rest
                 self.failed += 1
                 log.debug("record left out: %s", error)
                 continue
-            if isinstance(made, otlp.Span):
-                spans.append(made)
+            if isinstance(made, list):
+                spans += made
             elif isinstance(made, otlp.LogRecord):
                 logs.append(made)
             else:
@@ -184,14 +192,14 @@ class Exporter(Records):
                 log.debug("body left out", exc_info=True)
 
     def _bodies(
-        self, spans: list[otlp.Span], logs: list[otlp.LogRecord], points: list[tuple[str, str, otlp.Metric]]
+        self, spans: list[str], logs: list[otlp.LogRecord], points: list[tuple[str, str, otlp.Metric]]
     ) -> Iterator[tuple[str, otlp.Wire, int]]:
         if points:
             metrics = otlp.ScopeMetrics(scope=self._scope, metrics=otlp.metrics(points))
             resource_metrics = otlp.ResourceMetrics(resource=self._resource, scope_metrics=[metrics])
             yield "/v1/metrics", otlp.MetricsBody(resource_metrics=[resource_metrics]), len(points)
         if spans:
-            scope_spans = otlp.ScopeSpans(scope=self._scope, spans=spans)
+            scope_spans = otlp.ScopeSpans(scope=self._scope, spans=msgspec.Raw(f"[{','.join(spans)}]".encode()))
             resource_spans = otlp.ResourceSpans(resource=self._resource, scope_spans=[scope_spans])
             yield "/v1/traces", otlp.TracesBody(resource_spans=[resource_spans]), len(spans)
         if logs:

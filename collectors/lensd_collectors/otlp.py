@@ -15,11 +15,9 @@ Attributes = Mapping[str, Value | None]
 
 SPAN_KIND: Final = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 SEVERITY: Final = {"debug": 5, "info": 9, "warning": 13, "error": 17, "critical": 21}
-STATUS_OK: Final = 1
-STATUS_ERROR: Final = 2
 CUMULATIVE: Final = 2
 
-_INT64: Final = range(-(2**63), 2**63)
+INT64: Final = range(-(2**63), 2**63)
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -49,23 +47,6 @@ class Resource(Wire, frozen=True, kw_only=True):
 
 class Scope(Wire, frozen=True, kw_only=True):
     name: str
-
-
-class Status(Wire, frozen=True, kw_only=True):
-    code: int = 0
-    message: str = ""
-
-
-class Span(Wire, frozen=True, kw_only=True):
-    trace_id: str
-    span_id: str
-    parent_span_id: str = ""
-    name: str
-    kind: int
-    start_time_unix_nano: str
-    end_time_unix_nano: str
-    attributes: list[KeyValue] = []
-    status: Status = Status()
 
 
 class LogRecord(Wire, frozen=True, kw_only=True):
@@ -119,7 +100,7 @@ class Metric(Wire, frozen=True, kw_only=True):
 
 class ScopeSpans(Wire, frozen=True, kw_only=True):
     scope: Scope
-    spans: list[Span]
+    spans: msgspec.Raw  # a list, as span_json writes its items
 
 
 class ScopeMetrics(Wire, frozen=True, kw_only=True):
@@ -195,7 +176,7 @@ def any_value(value: Value) -> AnyValue:
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int):
-        return AnyValue(int_value=str(int(value))) if value in _INT64 else AnyValue(double_value=number(value))
+        return AnyValue(int_value=str(int(value))) if value in INT64 else AnyValue(double_value=number(value))
     if isinstance(value, float):
         return AnyValue(double_value=number(value))
     return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=text(str(each))) for each in value]))

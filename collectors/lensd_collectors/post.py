@@ -2,6 +2,7 @@
 
 import gzip
 import http.client
+import re
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from lensd_collectors import otlp
 
 TEMPORARY: Final = frozenset({408, 429, 502, 503, 504})
 MOST_ANSWER_BYTES: Final = 64 * 1024
+
+_LOOPBACK: Final = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 
 class Result(StrEnum):
@@ -35,9 +38,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Post:
-    """Posts gzipped JSON with a bearer token to `endpoint`; never raises for what the network or the receiver do.
+    """Posts JSON with a bearer token to `endpoint`; never raises for what the network or the receiver do.
 
-    A new connection each time: a kept one that the receiver closes meanwhile leaves it open whether the body arrived.
+    What leaves the machine is gzipped. A new connection each time: a kept one that the receiver closes meanwhile leaves it open
+    whether the body arrived.
     """
 
     def __init__(self, endpoint: str, token: str | None, timeout_s: float) -> None:
@@ -48,7 +52,10 @@ class Post:
         self._port = parts.port or (443 if self._https else 80)
         self.place: Final = f"{parts.scheme}://{parts.hostname}:{self._port}{parts.path.rstrip('/')}"
         self._prefix, self._timeout_s = parts.path.rstrip("/"), timeout_s
-        self._headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", "Connection": "close", "User-Agent": "lensd"}
+        self._headers = {"Content-Type": "application/json", "Connection": "close", "User-Agent": "lensd"}
+        self._gzips = not _LOOPBACK.fullmatch(parts.hostname)  # which costs as much as all else about a record
+        if self._gzips:
+            self._headers["Content-Encoding"] = "gzip"
         if token and token.strip():
             self._headers["Authorization"] = f"Bearer {token.strip()}"
 
@@ -60,7 +67,7 @@ class Post:
             connection.close()
             return Reply(Result.UNREACHED, _reason(error))
         try:
-            connection.request("POST", self._prefix + path, gzip.compress(data, 1), self._headers)
+            connection.request("POST", self._prefix + path, gzip.compress(data, 1) if self._gzips else data, self._headers)
             response = connection.getresponse()
             return judge(response.status, response.headers.get("Retry-After"), response.read(MOST_ANSWER_BYTES), now())
         except (OSError, http.client.HTTPException, ValueError) as error:

@@ -6,10 +6,10 @@ What a call is given is kept as it is; putting it into OTLP's form is left to th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from lensd_collectors import conventions, otlp
+from lensd_collectors import conventions, otlp, span_json
 from lensd_collectors.otlp import Attributes
 
-Record = otlp.Span | otlp.LogRecord | tuple[str, str, otlp.Metric]
+Record = list[str] | otlp.LogRecord | tuple[str, str, otlp.Metric]  # spans are written already
 Pending = Callable[[], Record]
 """A record still to be put into OTLP's form; raises for values that OTLP has no form for."""
 
@@ -18,7 +18,7 @@ class Records(ABC):
     """The calls that take a record: shared by the exporter and by a batch. None of them blocks or raises."""
 
     @abstractmethod
-    def _put(self, record: Pending) -> None: ...
+    def _put(self, record: Pending, count: int = 1) -> None: ...
 
     def span(
         self,
@@ -36,24 +36,18 @@ class Records(ABC):
     ) -> None:
         """A finished span; `kind` is internal, server or client; attributes that are None are left out."""
         kept = _copy(attributes)
+        self._put(
+            lambda: [
+                span_json.write(
+                    name, span_json.pairs(kept), trace_id=trace_id, span_id=span_id, parent_span_id=parent_span_id, kind=kind,
+                    start_ns=int(start_ns), end_ns=int(end_ns), ok=ok, message=message,
+                )
+            ]
+        )  # fmt: skip
 
-        def made() -> otlp.Span:
-            trace, span = otlp.hex_id(trace_id, 32), otlp.hex_id(span_id, 16)
-            if not trace or not span:
-                raise ValueError("span without a valid trace and span id")
-            return otlp.Span(
-                trace_id=trace,
-                span_id=span,
-                parent_span_id=otlp.hex_id(parent_span_id, 16),
-                name=otlp.text(name),
-                kind=otlp.SPAN_KIND[kind],
-                start_time_unix_nano=str(int(start_ns)),
-                end_time_unix_nano=str(int(end_ns)),
-                attributes=otlp.key_values(kept),
-                status=otlp.Status(code=otlp.STATUS_OK if ok else otlp.STATUS_ERROR, message="" if ok else otlp.text(message)),
-            )
-
-        self._put(made)
+    def spans(self, make: Callable[[], list[str]], count: int) -> None:
+        """Finished spans that belong together, `count` of them or about, as `span_json.write` gives them; `make` runs later."""
+        self._put(make, count)
 
     def event(
         self,
@@ -140,9 +134,11 @@ class Batch(Records):
 
     def __init__(self) -> None:
         self.records: list[Pending] = []
+        self.count = 0
 
-    def _put(self, record: Pending) -> None:
+    def _put(self, record: Pending, count: int = 1) -> None:
         self.records.append(record)
+        self.count += count
 
 
 def _copy(attributes: Attributes) -> Attributes:

@@ -21,7 +21,7 @@ def up(
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Leave the dashboard out.")] = False,
 ) -> int:
     from lensd.config import find
-    from lensd.supervise import Supervisor, answers, parts, until_signal
+    from lensd.supervise import GRACE_S, Supervisor, answers, parts, until_signal
 
     loaded, place = o.load_config(config), find(config)
     ready = {
@@ -33,6 +33,8 @@ def up(
     with until_signal() as stop:
         try:
             for part in parts(str(place) if place is not None else None, ready):
+                if part.name == "gateway":  # which lets open requests run on
+                    part = part._replace(grace_s=loaded.gateway.drain_timeout_s + GRACE_S)
                 if not stop.is_set() and not (part.name == "dashboard" and no_dashboard):
                     supervisor.start(part, stop=stop)
             if not stop.is_set():

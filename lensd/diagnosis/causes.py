@@ -26,9 +26,11 @@ MOST_REQUESTS: Final = 5  # ids named where a finding stands on many
 
 BEFORE_ENGINE: Final = frozenset(
     {
-        Decision.KEY_MISSING, Decision.KEY_MALFORMED, Decision.KEY_UNKNOWN, Decision.MODEL_NOT_ALLOWED, Decision.MODEL_UNKNOWN,
-        Decision.PATH_UNKNOWN, Decision.METHOD_NOT_ALLOWED, Decision.BODY_TOO_LARGE, Decision.BODY_MALFORMED,
-        Decision.CONTEXT_TOO_LONG, Decision.RATE_LIMITED, Decision.UPSTREAM_CREDENTIAL_REFUSED,
+        Decision.KEY_MISSING, Decision.KEY_MALFORMED, Decision.KEY_WRONG_HEADER, Decision.KEY_FOREIGN, Decision.KEY_UNKNOWN,
+        Decision.KEY_EXPIRED, Decision.KEY_DISABLED, Decision.ROUTE_NOT_ALLOWED, Decision.MODEL_NOT_ALLOWED, Decision.MODEL_UNKNOWN,
+        Decision.PATH_UNKNOWN, Decision.METHOD_NOT_ALLOWED, Decision.BODY_TOO_LARGE, Decision.BODY_MALFORMED, Decision.BODY_AMBIGUOUS,
+        Decision.BODY_TIMEOUT, Decision.MAX_TOKENS_TOO_LARGE, Decision.PROMPT_TOO_LONG, Decision.CONTEXT_TOO_LONG, Decision.RATE_LIMITED,
+        Decision.GATEWAY_STOPPING, Decision.GATEWAY_ERROR, Decision.UPSTREAM_CREDENTIAL_REFUSED,
     }
 )  # fmt: skip
 """Decisions that no state of the engine can have caused."""

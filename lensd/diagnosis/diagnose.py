@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from lensd_collectors import conventions as c
-from lensd_collectors.conventions import Outcome, Stage
+from lensd_collectors.conventions import Outcome
 from lensd_collectors.dialects import load as load_dialects
 
 from lensd.diagnosis.causes import INCONCLUSIVE, conclude
@@ -14,14 +13,14 @@ from lensd.diagnosis.evaluate import evaluate
 from lensd.diagnosis.resolve import LiveCites, resolve
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import AFTER, BEFORE, Scope, microseconds
-from lensd.records import Confidence, Diagnosis, Severity, Subject, Timeline, Verdict
-from lensd.report import duration
+from lensd.diagnosis.unended import of_lost, of_open
+from lensd.records import Diagnosis, Subject, Timeline, Verdict
 from lensd.store.interface import Cursor
 from lensd.timeline.assembler import LONGEST_US, Assembled, assemble_all
-from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.gather import engine_ids
 from lensd.timeline.life import SETTLE_AFTER_US, SILENT_AFTER_US
 from lensd.timeline.limits import Limits
+from lensd.timeline.senders import sender_of
 
 
 def diagnose_row(
@@ -39,9 +38,7 @@ def diagnose_row(
     subject = _subject(row, request)
     named = _rule_name(row)
     conclusion = conclude(evaluation, msgspec.structs.replace(subject, request_id=named))
-    verdict = conclusion.verdict
-    if verdict.label == INCONCLUSIVE and row["outcome"] == Outcome.OPEN and request is not None:
-        verdict = _of_open(request)
+    verdict = _with_standing(cursor, conclusion.verdict, row, request)
     timeline = (
         request.timeline if request is not None else Timeline(stages=(), unattributed_ms=0.0, gaps=(), total_ms=row["total_ms"] or 0.0)
     )
@@ -57,6 +54,19 @@ def diagnose_row(
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,
     )
+
+
+def _with_standing(cursor: Cursor, verdict: Verdict, row: Mapping[str, Any], request: Assembled | None) -> Verdict:
+    """The verdict with where an open request stands, and what became of a lost one, which is said beside a cause too."""
+    if request is None or not request.evidence.signals:
+        return verdict
+    undecided = verdict.label == INCONCLUSIVE
+    if row["outcome"] == Outcome.OPEN and undecided:
+        return of_open(request)
+    if row["outcome"] == Outcome.LOST:
+        lost = of_lost(request, sender_of(cursor, request.evidence))
+        return lost if undecided else msgspec.structs.replace(verdict, cause=f"{verdict.cause}; besides, the request is {lost.cause}")
+    return verdict
 
 
 def _assembled(cursor: Cursor, row: Mapping[str, Any], limits: Limits, now: int) -> Assembled | None:
@@ -117,41 +127,3 @@ def _subject(row: Mapping[str, Any], request: Assembled | None) -> Subject:
 def instant(at: datetime) -> str:
     """RFC 3339 with milliseconds, UTC."""
     return at.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _of_open(request: Assembled) -> Verdict:
-    """Where an open request stands, for how long, and what it waits for."""
-    stages = {s.stage: s for s in request.timeline.stages}
-    engine = request.row.engine or "the engine"
-    if stages[Stage.DECODE].duration_ms is not None:
-        stage, said = Stage.DECODE, _of_streaming(request.evidence, stages[Stage.DECODE].duration_ms)
-    elif (waited := stages[Stage.PREFILL].duration_ms) is not None:
-        stage = Stage.PREFILL
-        said = f"handed to {engine}; nobody waits there any more, and no byte has come: in prefill for {duration(waited)} (estimated)"
-    elif (waited := stages[Stage.QUEUE].duration_ms) is not None:
-        stage = Stage.QUEUE
-        said = (
-            f"handed to {engine} {duration(waited)} ago and no byte has come; queue (estimated): without the engine's own record "
-            "prefill cannot be told apart"
-        )
-    else:
-        stage = Stage.AUTH_ROUTING
-        said = f"in the gateway for {duration(request.timeline.total_ms)}, not handed to an engine yet"
-    return Verdict(
-        label=INCONCLUSIVE,
-        stage=stage.value,
-        severity=Severity.INFO,
-        confidence=Confidence.POSSIBLE,
-        cause=f"still open: {said}",
-        fix="ask again, or look at the engine: does its token counter move?",
-    )
-
-
-def _of_streaming(request: RequestEvidence, decoding_ms: float | None) -> str:
-    last = request.last_signal
-    silent = last.fields.get(c.PROGRESS_SILENT_MS) if last is not None else None
-    chunks = last.fields.get(c.CHUNKS) if last is not None else None
-    parts = [f"streaming for {duration(decoding_ms)}"]
-    parts += [f"{chunks} chunks so far"] if chunks is not None else []
-    parts += [f"last byte {duration(float(silent))} before that was said"] if silent is not None else []
-    return ", ".join(parts)

@@ -18,6 +18,9 @@ _FACTS: Final = 10_000
 _TABLE_OF: Final = {struct: name for name, struct in TABLES.items()}
 _SEVERITIES: Final = ((21, "critical"), (17, "error"), (13, "warning"), (9, "info"), (1, "debug"))
 _COLUMNS: Final = frozenset({conventions.EVENT_NAME, conventions.HOST_NAME, conventions.ENGINE, conventions.ENGINE_KIND})
+_SENDER: Final = (conventions.SERVICE_NAME, conventions.SERVICE_INSTANCE_ID, conventions.LISTEN)
+_OWN_EVENTS: Final = frozenset({conventions.EVENT_STARTED, conventions.EVENT_PROGRESS, conventions.EVENT_GATEWAY_ACT})
+"""Events of ours that keep who sent them: with another process in its place, what it held is lost."""
 
 Fields = dict[str, Plain]
 
@@ -59,6 +62,8 @@ class Logs:
         rest = {key: value for key, value in fields.items() if key not in _COLUMNS}
         if isinstance(body, dict):
             rest = {**body, **rest}
+        if name in _OWN_EVENTS:
+            rest = {**{key: about[key] for key in _SENDER if about.get(key) is not None}, **rest}
         number = fields.get(conventions.LOG_LINE)
         return Event(
             seen_at=at,

@@ -90,6 +90,8 @@ def _identity(request: RequestEvidence) -> dict[str, Any]:
 
 
 def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
+    if life.outcome == Outcome.LOST:  # an engine that saw it end saw its gateway leave, not its caller
+        return {"said_by": SaidBy.UNKNOWN, "client_timeout_ms": _client_timeout_ms(request)}
     said_by = _text(request.value(c.SAID_BY))
     if said_by is None and life.outcome == Outcome.CALLER_GONE:
         said_by = SaidBy.CLIENT

@@ -20,6 +20,7 @@ from lensd.timeline.gather import engine_ids, gather
 from lensd.timeline.layout import handed_over_at, layout, request_start
 from lensd.timeline.life import Life, has_ended, last_sign, life
 from lensd.timeline.limits import Limits
+from lensd.timeline.senders import STARTED
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,12 @@ def answered(rows: Mapping[str, Sequence[Row]]) -> set[str]:
     return {row.request_id for row in events if row.name == c.EVENT_ENGINE_REQUEST and row.request_id}
 
 
+def sender_started(rows: Mapping[str, Sequence[Row]]) -> bool:
+    """Whether these new rows tell that a gateway or a middleware has started: it may stand where another one stood."""
+    acts = (row for row in rows.get("events", ()) if isinstance(row, Event) and row.name == c.EVENT_GATEWAY_ACT)
+    return any(msgspec.json.decode(act.fields).get(c.ACT) == STARTED for act in acts if act.fields)
+
+
 class _Wait(NamedTuple):
     """A trace with a request that time or new data can still change."""
 
@@ -92,12 +99,17 @@ class Assembler:
         self._last: OrderedDict[int, RequestRow] = OrderedDict()
         self._in_hand: tuple[dict[str, int], list[int]] = ({}, [])  # traces and request keys of the last step
 
-    def touch(self, traces: Mapping[str, int], answered: Iterable[str] = ()) -> None:
-        """Traces that something new has come for, and when that began; ids of requests that an engine's plugin told of."""
+    def touch(self, traces: Mapping[str, int], answered: Iterable[str] = (), *, started: bool = False) -> None:
+        """Traces that something new has come for, and when that began; ids of requests that an engine's plugin told of.
+
+        `started`: so has a sender, and what waits may have lost its own.
+        """
         for trace, since in traces.items():
             self._touched[trace] = min(since, self._touched.get(trace, since))
         for trace in {self._traces[name] for name in answered if name in self._traces}:
             self._touched.setdefault(trace, self._waiting[trace].since)
+        if started:
+            self._touch_waiting()
 
     @property
     def waiting(self) -> int:
@@ -112,7 +124,7 @@ class Assembler:
     def step(self, cursor: Cursor, now: int) -> list[Assembled]:
         """Requests whose row changed since the last step, each with its next revision; at most MOST traces are looked at."""
         if now < self._now:  # the clock was set back: instants to look again at lie too far ahead
-            self.touch({trace: wait.since for trace, wait in self._waiting.items()})
+            self._touch_waiting()
         self._now = now
         due = self._due(now)
         self._in_hand = (due, [])
@@ -139,6 +151,9 @@ class Assembler:
         revised = msgspec.structs.replace(row, label=label, confidence=confidence, revision=row.revision + 1)
         self._last[row.request_key] = revised
         return revised
+
+    def _touch_waiting(self) -> None:
+        self.touch({trace: wait.since for trace, wait in self._waiting.items()})
 
     def _due(self, now: int) -> dict[str, int]:
         again = ((trace, wait.since) for trace, wait in self._waiting.items() if wait.look_again <= now and trace not in self._touched)

@@ -1,7 +1,7 @@
 """What is known of one request, sorted by who said it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from lensd_collectors import conventions as c
 
@@ -49,9 +49,19 @@ class Span:
         return value if isinstance(value, bool) else None
 
 
+class Sender(NamedTuple):
+    """The process that tells of a request. `listen` (HOST:PORT) and `engine` say where it stands, as far as its events do."""
+
+    service: str
+    instance: str
+    host: str | None
+    listen: str | None
+    engine: str | None
+
+
 @dataclass(slots=True)
 class Signal:
-    """A request event (started, progress, the engine's record); `at` in microseconds since the epoch."""
+    """An event (a request's start or progress, the engine's record, a sender's start); `at` in microseconds since the epoch."""
 
     name: str
     at: int
@@ -62,6 +72,16 @@ class Signal:
         """The instant that lies as many milliseconds before the signal as this field says."""
         ms = self.fields.get(name)
         return self.at - int(1000 * min(max(float(ms), 0.0), LONGEST_AGO_MS)) if _is_number(ms) else self.at
+
+    @property
+    def sender(self) -> Sender | None:
+        """Who sent it; None where that is not told."""
+        service, instance, *place = map(self._text, (c.SERVICE_NAME, c.SERVICE_INSTANCE_ID, c.HOST_NAME, c.LISTEN, c.ENGINE))
+        return Sender(service, instance, *place) if service and instance else None
+
+    def _text(self, name: str) -> str | None:
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else None
 
 
 @dataclass(slots=True)
@@ -91,6 +111,7 @@ class RequestEvidence:
     client: Span | None = None
     signals: list[Signal] = field(default_factory=list)  # started and progress, oldest first
     engine_record: Signal | None = None  # the plugin's
+    successor: Signal | None = None  # start of the process that took its sender's place, which can end no request of the old one
     _times: EngineTimes | Literal["not asked"] | None = "not asked"
 
     @property

@@ -9,6 +9,8 @@ from lensd_collectors import conventions as c
 
 from lensd.store.interface import Cursor
 from lensd.timeline.evidence import RequestEvidence, Signal, Span
+from lensd.timeline.life import has_ended
+from lensd.timeline.senders import add_successors
 
 _SPANS = """
 select trace_id, span_id, parent_span_id, name, kind, scope, service, instance, engine, request_id,
@@ -16,7 +18,7 @@ select trace_id, span_id, parent_span_id, name, kind, scope, service, instance, 
 from spans where {where} and started_at >= make_timestamp($since) order by started_at
 """
 _EVENTS = """
-select trace_id, span_id, name, epoch_us(seen_at), engine, fields, src
+select trace_id, span_id, name, epoch_us(seen_at), host, engine, fields, src
 from events where {where} and name in ($started, $progress) and seen_at >= make_timestamp($since) order by seen_at, seq
 """
 _RECORDS = """
@@ -43,6 +45,7 @@ def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None, since: int = 
     events = cursor.execute(_EVENTS.format(where=where), given | names).fetchall()
     found = _by_request(spans, events)
     _add_engine_records(cursor, found)
+    add_successors(cursor, [request for request in found if not has_ended(request)])
     return found
 
 
@@ -64,8 +67,8 @@ def _by_request(spans: Sequence[Span], events: Iterable[Sequence[Any]]) -> list[
     signals: dict[str, dict[str, list[Signal]]] = defaultdict(dict)
     for span in spans:
         by_trace[span.trace_id].append(span)
-    for trace_id, span_id, name, at, engine, fields, src in events:
-        known = {c.ENGINE: engine} | (_json.decode(fields) if fields else {})
+    for trace_id, span_id, name, at, host, engine, fields, src in events:
+        known = {c.HOST_NAME: host, c.ENGINE: engine} | (_json.decode(fields) if fields else {})
         signals[trace_id].setdefault(span_id, []).append(Signal(name, at, known, src))
         by_trace.setdefault(trace_id, [])
     found = []

@@ -41,7 +41,7 @@ def ended_at(request: RequestEvidence) -> int:
 
 
 def life(request: RequestEvidence, now: int, heard_at: int | None = None) -> Life:
-    """State of a request at `now`.
+    """State of a request at `now`; one without an end is lost when its sender is silent for too long or has a successor.
 
     `heard_at`: when its last sign came, by our own clock; None takes its sender's word for that. All in microseconds since the
     epoch.
@@ -62,7 +62,8 @@ def has_ended(request: RequestEvidence) -> bool:
 
 def _of_open(request: RequestEvidence, since: int, now: int, due: int | None) -> Life:
     silent_at = since + SILENT_AFTER_US
-    if now >= silent_at:
+    gone = request.successor is not None and due is None
+    if gone or now >= silent_at:
         return Life(Outcome.LOST, request.signals[-1].at, True, None)
     return Life(Outcome.OPEN, None, False, due or silent_at, due is not None)
 

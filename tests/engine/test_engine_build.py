@@ -53,10 +53,13 @@ def place(tmp_path: Path) -> Any:
     """A folder in which what costs nothing to look at is there."""
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "venv/bin/python").touch()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps({"max_position_embeddings": 2048, "num_hidden_layers": 2}))
-    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "model" / name).touch()
+    for folder, positions in (("model", 2048), ("model-32k", 32_768)):
+        model = tmp_path / folder
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps({"max_position_embeddings": positions, "num_hidden_layers": 2}))
+        (model / "tokenizer_config.json").write_text(json.dumps({"model_max_length": positions}))
+        for name in ("model.safetensors", "tokenizer.json"):
+            (model / name).touch()
     return build.Place(tmp_path)
 
 
@@ -94,11 +97,25 @@ def test_other_inputs_run_a_step_again_and_the_check_after_it(recipe: Recipe) ->
     assert recipe.build() == "second check"
 
 
-def test_a_result_that_went_away_is_made_again(recipe: Recipe) -> None:
+@pytest.mark.parametrize("model", ["model", "model-32k"])
+def test_a_result_that_went_away_is_made_again(recipe: Recipe, model: str) -> None:
     recipe.build()
-    (recipe.place.model / "tokenizer.json").unlink()
+    (recipe.place.root / model / "tokenizer.json").unlink()
     recipe.made.discard("first")
     assert recipe.build() == "first check"
+
+
+def test_the_long_model_is_the_tiny_one_with_more_positions(place: Any) -> None:
+    (place.model / "model.safetensors").write_bytes(b"weights")
+    (place.long_model / "left.over").touch()
+    build.make_long_model(place)
+    assert sorted(path.name for path in place.long_model.iterdir()) == sorted(path.name for path in place.model.iterdir())
+    assert (place.long_model / "model.safetensors").read_bytes() == b"weights"
+    config, tokenizer = (json.loads((place.long_model / name).read_text()) for name in ("config.json", "tokenizer_config.json"))
+    assert config == {"max_position_embeddings": 32_768, "num_hidden_layers": 2}
+    assert tokenizer == {"model_max_length": 32_768}
+    assert build.model_complete(place.long_model, 32_768)
+    assert not build.model_complete(place.long_model, 2048)
 
 
 def test_each_step_says_one_line_with_its_seconds(recipe: Recipe) -> None:

@@ -101,6 +101,17 @@ def test_every_start_is_counted_and_a_second_refused(folder: Path, tmp_path: Pat
     assert line.startswith(f"{engine.host} serve ")
 
 
+def test_another_model_and_more_environment(folder: Path) -> None:
+    with pytest.raises(serving.EngineError, match=r"model-32k/config\.json is missing.*make engine"):
+        serving.Engine(folder, folder / "log", model_dir="model-32k").start()
+    (folder / "model-32k").mkdir()
+    (folder / "model-32k/config.json").write_text("{}")
+    given = {"model_dir": "model-32k", "environment": {"VLLM_API_KEY": "from-the-environment"}}
+    with serving.Engine(folder, folder / "log", **given) as engine:
+        assert f"serve {folder}/model-32k" in engine.processes()[engine.pid]
+    assert "VLLM_API_KEY from-the-environment" in (folder / "log").read_text()
+
+
 @pytest.mark.parametrize("gone", ["venv/bin/python", "model/config.json"])
 def test_an_incomplete_folder_says_what_to_run(folder: Path, gone: str) -> None:
     (folder / gone).unlink()

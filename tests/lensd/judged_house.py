@@ -20,7 +20,7 @@ from lensd.judge import Judge
 from lensd.store import queries
 from lensd.store.arrow import batch_of
 from lensd.store.memory import MemoryStore
-from lensd.timeline.assembler import Assembler, answered, touched
+from lensd.timeline.assembler import Assembler, answered, sender_started, touched
 from lensd.timeline.limits import Limits
 
 S = 1_000_000
@@ -136,6 +136,25 @@ def process(at, state, code=None, engine="e0"):
     return Event(seen_at=T0 + round(at * S), engine=engine, name=c.EVENT_ENGINE_PROCESS, fields=fields, src=f"log:h/agent@{at}")
 
 
+GATEWAY_SERVICE, LISTEN = "lensd-gateway", "127.0.0.1:8080"
+
+
+def sent_by(event, instance="old", *, host="h", service=GATEWAY_SERVICE, **told):
+    """The event as it is stored when this process has sent it."""
+    fields = {c.SERVICE_NAME: service, c.SERVICE_INSTANCE_ID: instance, **told, **json.loads(event.fields)}
+    return msgspec.structs.replace(event, host=host, fields=msgspec.json.encode(fields).decode())
+
+
+def act(at, instance="old", what="started", *, listen=LISTEN, engine=None, **sender):
+    """What a gateway (or a middleware, that says its engine instead of an address) did to itself, `at` seconds after T0."""
+    told = {c.ACT: what} | ({c.LISTEN: listen} if listen else {})
+    event = Event(
+        seen_at=T0 + round(at * S), engine=engine, name=c.EVENT_GATEWAY_ACT, fields=msgspec.json.encode(told).decode(),
+        src=f"act:{instance}@{at}",
+    )  # fmt: skip
+    return sent_by(event, instance, **sender)
+
+
 class House:
     """`now` in seconds after T0. The destination, where there is one, is named "hook"."""
 
@@ -169,7 +188,7 @@ class House:
         for row in (one for some in rows for one in (some if isinstance(some, list) else [some])):
             sorted_rows[tables[type(row)]].append(row)
         self.store.append(batch_of(sorted_rows))
-        self.judge.touch(touched(sorted_rows), answered(sorted_rows))
+        self.judge.touch(touched(sorted_rows), answered(sorted_rows), started=sender_started(sorted_rows))
 
     def tick(self, at):
         self.now = at

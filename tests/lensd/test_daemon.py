@@ -1,94 +1,15 @@
 """A real `lensd serve` on free ports and a store of its own: what it acknowledged survives a kill, what it told it tells once."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections import Counter
 
 import pytest
+from daemon_process import LIMIT_S, Daemon, until
 from judged_house import T0, Call, S, webhooks
 from lensd_collectors import conventions as c
-from lensd_collectors.export import Exporter
-
-LIMIT_S = 30
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def until(what, seconds=LIMIT_S):
-    """What `what()` gives as soon as it is true."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
-        time.sleep(0.05)
-    return found
-
-
-class Daemon:
-    def __init__(self, folder, hook_url="http://127.0.0.1:9/"):
-        self.folder, self.store = folder, folder / "store"
-        self.otlp, self.api = free_port(), free_port()
-        self.config = folder / "lensd.toml"
-        self.config.write_text(
-            f'[serve]\nstore = "{self.store}"\notlp = "127.0.0.1:{self.otlp}"\napi = "127.0.0.1:{self.api}"\nevaluate_every_s = 0.2\n'
-            f'[[alerts.webhooks]]\nname = "hook"\nurl = "{hook_url}"\n'
-        )
-        self.process = None
-        self.exporters = []
-
-    def start(self):
-        with (self.folder / "serve.log").open("ab") as log:
-            command = [sys.executable, "-m", "lensd", "serve", "--config", str(self.config)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment())
-        until(self._answers)
-
-    def _environment(self):
-        return {name: value for name, value in os.environ.items() if not name.startswith("LENSD_")} | {"HOME": str(self.folder)}
-
-    def _answers(self):
-        assert self.process.poll() is None, (self.folder / "serve.log").read_text()
-        try:
-            return urllib.request.urlopen(f"http://127.0.0.1:{self.api}/healthz", timeout=1).status == 200
-        except OSError:
-            return False
-
-    def end(self, number):
-        self.process.send_signal(number)
-        return self.process.wait(LIMIT_S)
-
-    def exporter(self, scope):
-        made = Exporter(
-            f"http://127.0.0.1:{self.otlp}", token=(self.store / "token").read_text().strip(), service="test", scope=scope, flush_every_s=60
-        )
-        self.exporters.append(made)
-        return made
-
-    def cli(self, *arguments):
-        """What a command prints: a list's items, else the document."""
-        command = [sys.executable, "-m", "lensd", *arguments, "--json", "--config", str(self.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=self._environment(), check=False)
-        assert done.returncode in (0, 3), done.stderr
-        told = json.loads(done.stdout)
-        return told.get("items", told)
-
-    def requests(self, *where):
-        return self.cli("requests", "ls", "--limit", "500", *where)
-
-    def clean_up(self):
-        for exporter in self.exporters:
-            exporter.close(0.1)
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -187,8 +108,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(daemon):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", daemon.otlp))
         taken.listen()
-        command = [sys.executable, "-m", "lensd", "serve", "--config", str(daemon.config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=daemon._environment(), check=False)
+        done = daemon.lensd("serve")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"cannot listen on 127.0.0.1:{daemon.otlp}" in done.stderr

@@ -173,6 +173,7 @@ def test_the_first_line(severity, confidence, where, line):
     ("changes", "line"),
     [
         ({"outcome": "ok", "status": 200}, "ok (HTTP 200) after 1.0 s, started 2026-11-29 12:00:00.250 UTC"),
+        ({"outcome": "lost", "status": None}, "lost, last heard of 1.0 s after it began, started 2026-11-29 12:00:00.250 UTC"),
         ({"outcome": "open", "status": None}, "open for 1.0 s, started 2026-11-29 12:00:00.250 UTC"),
         ({"outcome": "caller_gone", "status": None}, "caller gone after 1.0 s, started 2026-11-29 12:00:00.250 UTC"),
         (

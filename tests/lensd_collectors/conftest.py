@@ -4,9 +4,29 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from lensd_collectors import otlp
 from lensd_collectors.signals import Batch, Pending, Records
+
+
+class SpanRead(otlp.Wire, frozen=True, kw_only=True):
+    """A span as it goes over the wire."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str = ""
+    name: str
+    kind: int
+    start_time_unix_nano: str
+    end_time_unix_nano: str
+    attributes: tuple[otlp.KeyValue, ...] = ()
+    status: "StatusRead"
+
+
+class StatusRead(otlp.Wire, frozen=True, kw_only=True):
+    code: int = 0
+    message: str = ""
 
 
 class Recorder(Records):
@@ -14,14 +34,14 @@ class Recorder(Records):
 
     def __init__(self) -> None:
         self.events: list[otlp.LogRecord] = []
-        self.spans: list[otlp.Span] = []
+        self.spans: list[SpanRead] = []
         self.metrics: list[tuple[str, str, otlp.Metric]] = []
         self.batches: list[int] = []
 
-    def _put(self, record: Pending) -> None:
+    def _put(self, record: Pending, count: int = 1) -> None:
         made = record()
-        if isinstance(made, otlp.Span):
-            self.spans.append(made)
+        if isinstance(made, list):
+            self.spans += [msgspec.json.decode(span, type=SpanRead) for span in made]
         elif isinstance(made, otlp.LogRecord):
             self.events.append(made)
         else:

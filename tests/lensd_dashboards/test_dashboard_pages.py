@@ -66,6 +66,17 @@ def test_an_open_request_is_read_again_until_it_is_settled(open_page: Open, api:
     assert app.session_state["settled"] == {canned.OPEN: True}
 
 
+def test_a_lost_request_is_known_up_to_its_last_sign(open_page: Open, api: FakeApi) -> None:
+    lost = msgspec.structs.replace(canned.OPEN_DOC.subject, settled=True, outcome="lost")
+    verdict = msgspec.structs.replace(canned.OPEN_DOC.verdict, cause="lost: the gateway was restarted; its end is unknown")
+    api.documents[canned.OPEN] = msgspec.structs.replace(canned.OPEN_DOC, subject=lost, verdict=verdict)
+    said = text_of(open_page("request", id=canned.OPEN))
+    assert "the gateway was restarted; its end is unknown" in said
+    assert "Until last heard of" in said
+    assert "still open" not in said
+    assert "Total" not in said
+
+
 def test_an_unknown_request_is_one_line_and_a_way_on(open_page: Open) -> None:
     app = open_page("request", id="nosuch")
     assert not app.exception

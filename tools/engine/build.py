@@ -1,6 +1,6 @@
-"""Builds a CPU vLLM and a tiny random-weight model for tests and demo, in its own environment.
+"""Builds a CPU vLLM and a tiny random-weight model, with a short and with a long context, for tests and demo.
 
-usage: build.py [--dir .engine]      standard library only; about 90 s and 3.4 GB of disk
+usage: build.py [--dir .engine]      standard library only; an environment of its own, about 90 s and 3.4 GB of disk
 
 Each step leaves a stamp, so a build that was cut short goes on where it stopped and a finished one is only looked at.
 LENSD_TORCH names another torch: a requirement or a wheel file, as `pip install` takes it.
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 VLLM = "0.32.0"
 TORCH = "2.13.0"
 PIP = "26.3"  # older ones fetch whole wheels to say what they would fetch
+CONTEXT, LONG_CONTEXT = 2048, 32_768  # positions of the two models, tokens
 
 # Run inside the engine's environment: prints the lines of a requirements file that it does not meet.
 UNMET = """
@@ -62,13 +64,14 @@ class Step:
 
 
 class Place:
-    """The folder that is built: environment, model, stamps, log and lock."""
+    """The folder that is built: environment, models, stamps, log and lock."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.venv = root / "venv"
         self.python = self.venv / "bin" / "python"
         self.model = root / "model"
+        self.long_model = root / "model-32k"
         self.stamps = root / "stamps"
         self.log = root / "build.log"
 
@@ -147,8 +150,12 @@ def steps(place: Place) -> list[Step]:
         Step("no triton", "", lambda: place.version("triton") is None, lambda: place.pip("uninstall", "-y", "triton")),
         Step("vllm imports", f"{TORCH} {wished} {VLLM}", lambda: False, lambda: check_import(place), again=True),
         Step(
-            "tiny model", maker.read_text(), lambda: model_complete(place.model),
+            "tiny model", maker.read_text(), lambda: model_complete(place.model, CONTEXT),
             lambda: place.call(str(place.python), str(maker), str(place.model)),
+        ),
+        Step(
+            "long model", f"{LONG_CONTEXT} {maker.read_text()}", lambda: model_complete(place.long_model, LONG_CONTEXT),
+            lambda: make_long_model(place),
         ),
     ]  # fmt: skip
 
@@ -175,14 +182,23 @@ def check_import(place: Place) -> None:
         raise BuildError(f"vllm does not import with this torch: set LENSD_TORCH to a CPU build of torch {TORCH} ({error})") from error
 
 
-def model_complete(model: Path) -> bool:
-    """The model's files are there and say what the tests expect of it: 2048 positions, 2 layers."""
+def make_long_model(place: Place) -> None:
+    """The tiny model with room for longer prompts: no weight depends on the number of positions."""
+    shutil.rmtree(place.long_model, ignore_errors=True)
+    shutil.copytree(place.model, place.long_model)
+    for name, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        path = place.long_model / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: LONG_CONTEXT}, indent=2) + "\n")
+
+
+def model_complete(model: Path, positions: int) -> bool:
+    """The model's files are there and say what the tests expect of it: so many positions, 2 layers."""
     try:
         config = json.loads((model / "config.json").read_text())
     except (OSError, ValueError):
         return False
     files = ("model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    expected = config.get("max_position_embeddings") == 2048 and config.get("num_hidden_layers") == 2
+    expected = config.get("max_position_embeddings") == positions and config.get("num_hidden_layers") == 2
     return expected and all((model / name).exists() for name in files)
 
 
@@ -201,7 +217,8 @@ def locked(place: Place) -> Iterator[None]:
 
 def finished(place: Place, stamps: list[tuple[str, str]]) -> bool:
     """Every stamp holds, and what costs nothing to look at is there."""
-    there = place.python.exists() and model_complete(place.model)
+    models = model_complete(place.model, CONTEXT) and model_complete(place.long_model, LONG_CONTEXT)
+    there = place.python.exists() and models
     return there and all(read_stamp(place, name) == digest for name, digest in stamps)
 
 

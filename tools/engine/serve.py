@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,9 +43,9 @@ def free_port() -> int:
         return port
 
 
-def missing(root: Path) -> str | None:
+def missing(root: Path, model_dir: str = "model") -> str | None:
     """What the folder lacks to start an engine from it; None when it is complete."""
-    for part in ("venv/bin/python", "model/config.json"):
+    for part in ("venv/bin/python", f"{model_dir}/config.json"):
         if not (root / part).exists():
             return f"no CPU vLLM in {root.name} ({part} is missing): run `make engine`"
     return None
@@ -61,7 +61,9 @@ class Engine:
         root: Path,
         log: Path,
         *,
+        model_dir: str = "model",
         options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         max_num_seqs: int = 4,
         max_model_len: int = 512,
         served_model_name: str = "tiny-llama",
@@ -70,7 +72,7 @@ class Engine:
         otlp_endpoint: str = "",
         otlp_headers: dict[str, str] | None = None,
     ) -> None:
-        """`root` is build.py's folder; `otlp_endpoint` the full URL for traces, /v1/traces included."""
+        """`root` is build.py's folder, `model_dir` of a model in it; `otlp_endpoint` the full URL for traces, /v1/traces included."""
         self.root = root.resolve()
         self.log = log
         self.port = port or free_port()
@@ -80,8 +82,10 @@ class Engine:
         self.api_key = api_key
         self.otlp_endpoint = otlp_endpoint
         self.otlp_headers = otlp_headers or {}
+        self.model_dir = model_dir
+        self.environment = dict(environment or {})  # beside what it always gets; it inherits no PYTHONPATH
         self.arguments = [
-            *("serve", str(self.root / "model"), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("serve", str(self.root / model_dir), "--host", "127.0.0.1", "--port", str(self.port)),
             *("--served-model-name", served_model_name, "--max-model-len", str(max_model_len)),
             *("--max-num-seqs", str(max_num_seqs), "--enforce-eager"),
             *(("--otlp-traces-endpoint", otlp_endpoint) if otlp_endpoint else ()),
@@ -93,7 +97,7 @@ class Engine:
 
     def start(self) -> Self:
         """Start it and return at once; `wait_ready` waits. Raises EngineError where the folder is not complete."""
-        lack = missing(self.root)
+        lack = missing(self.root, self.model_dir)
         if lack:
             raise EngineError(lack)
         if self._process:
@@ -133,7 +137,7 @@ class Engine:
         if self.otlp_headers:
             headers = (f"{name}={quote(value)}" for name, value in self.otlp_headers.items())
             made["OTEL_EXPORTER_OTLP_TRACES_HEADERS"] = ",".join(headers)
-        return made
+        return made | self.environment
 
     def wait_ready(self, limit_s: float = READY_LIMIT_S) -> Self:
         """Return when /health answers 200. Raises EngineError when it died or took longer, with what its log says."""

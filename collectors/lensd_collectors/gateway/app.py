@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 import time
@@ -9,30 +10,42 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
 from lensd_collectors.conventions import Decision, Outcome, SaidBy
-from lensd_collectors.gateway.body import MalformedBodyError, read_body
+from lensd_collectors.gateway.admission import Admission
 from lensd_collectors.gateway.config import GatewayConfig
+from lensd_collectors.gateway.context import ANSWER_WITHIN_S, ContextCheck
 from lensd_collectors.gateway.decisions import Refused
+from lensd_collectors.gateway.degrade import Moved, Switches
+from lensd_collectors.gateway.dispatch import Dispatcher
 from lensd_collectors.gateway.ending import interrupted, refuse
+from lensd_collectors.gateway.fleet import Fleet, ModelCard, TargetState
 from lensd_collectors.gateway.heads import Heads, read_heads
-from lensd_collectors.gateway.ids import IdSource, read_traceparent, sane_id, write_traceparent
-from lensd_collectors.gateway.keys import Key, KeyRing, KeysError
+from lensd_collectors.gateway.ids import IdSource, read_traceparent, sane_id
+from lensd_collectors.gateway.keyring import Key, KeyRing
+from lensd_collectors.gateway.keys import KeysError
+from lensd_collectors.gateway.meter import Meter
+from lensd_collectors.gateway.metrics import Metrics
+from lensd_collectors.gateway.pages import Pages
 from lensd_collectors.gateway.record import Limits, Record, Stop
-from lensd_collectors.gateway.reply import Receive, Send, send_json
+from lensd_collectors.gateway.reply import Receive, Send, send_whole
 from lensd_collectors.gateway.report import Exporter, Reporter
-from lensd_collectors.gateway.routes import HEALTH, MODELS, Fleet, ModelCard, Target, check_route
-from lensd_collectors.gateway.upstream import Relay, open_session
+from lensd_collectors.gateway.routes import Kind, Route, Routes
+from lensd_collectors.gateway.timer import Timer, watch_load
+from lensd_collectors.gateway.upstream import Client, PooledClient
 
 log = logging.getLogger("lensd.gateway")
 
-DRAIN_S: Final = 0.2
-KEYS_CHECK_S: Final = 1.0
+GRACE_S: Final = 1.0
+"""After SIGTERM requests that are on their way are still served for so long: whoever watches /readyz cannot be quicker."""
 STOP_WAIT_S: Final = 1.0
-MAX_MODEL: Final = 256
 MAX_ROUTE: Final = 128
+UNREAD: Final = "lensd.unread"  # in a scope: why its connection could read no request
+CONNECTION: Final = "lensd.connection"  # in the scope: the server's protocol, see server.Protocol
+MAX_COUNTED_BYTES: Final = 32 << 20  # an answer of /tokenize holds the tokens themselves
+
+_GOOD_NEWS: Final = frozenset(("upstream_in", "upstream_models", "credential_reloaded"))
 
 Scope = Mapping[str, Any]
 
@@ -53,30 +66,88 @@ class Gateway:
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], int] = time.time_ns,
         source: random.Random | None = None,
+        make_client: Callable[[Callable[[], int]], Client] = PooledClient,
     ) -> None:
         """Raises KeysError or GatewayError for a configuration that cannot work."""
         self._config, self._clock, self._wall = config, clock, wall
-        self._ids = IdSource(source or random.SystemRandom())
-        self._limits = Limits.of(config)
-        self._keys = KeyRing(Path(config.keys_file)) if config.require_key else None
-        self.reporter = Reporter(config, exporter, self._ids)
-        self.fleet = Fleet(config.upstreams, self._upstream_changed)
+        random_source = source or random.SystemRandom()
+        # Seeded once: asking the system for each id would be a call each.
+        self._ids = IdSource(random.Random(random_source.getrandbits(256)))
+        self._jitter = random_source.random
+        self._make_client = make_client
+        self._client: Client | None = None
+        self.limits = Limits.of(config)
+        self.routes = Routes(config.routes)
+        self.keys = KeyRing(Path(config.keys_file)) if config.require_key else None
+        self.fleet = Fleet(config, self._upstream_changed, clock)
+        self.metrics = (
+            Metrics(
+                routes=self.routes.templates, is_served=self.fleet.is_served, aliases=self.fleet.aliases, upstream_states=list(TargetState)
+            )
+            if config.metrics
+            else None
+        )
+        self.reporter = Reporter(
+            config,
+            exporter,
+            IdSource(random.Random(random_source.getrandbits(256))),
+            self.metrics.observe if self.metrics is not None else None,
+        )
+        self.switches = Switches(config.degrade, self._degrade_moved)
+        self._meter = Meter(clock)
         self.live: set[Record] = set()
-        self._session: aiohttp.ClientSession | None = None
+        self.draining_since = 0
+        self._pages = Pages(
+            self.metrics, self.fleet, self.switches, self._meter, self.keys, self.reporter, self.live, lambda: bool(self.draining_since)
+        )
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._session = open_session(self._clock)
-        await self.fleet.refresh(self._session)
-        if self._keys is not None and not len(self._keys):
-            message = f"{self._config.keys_file} holds no keys: every request is refused until one is added"
-            self.reporter.act("keys_missing", message, at_ns=self._wall(), severity="warning")
-        self._background = [asyncio.create_task(each) for each in (self.fleet.keep_fresh(self._session), self._tick())]
+        client = self._client = self._make_client(self._clock)
+        context = ContextCheck(functools.partial(self._count_tokens, client), clock_ns=self._clock)
+        self._admission = Admission(self._config, self.keys, self._meter, self.fleet, self.switches, context)
+        self._dispatcher = Dispatcher(self._config.retry, self.fleet, client, self._ids, self._clock, self._jitter)
+        self.reporter.started(self._config.listen, self._wall())
+        await self.fleet.refresh(client)
+        if self.keys is not None and not len(self.keys):
+            self._act("keys_missing", "", f"{self._config.keys_file} holds no keys: every request is refused until one is added", "warning")
+        timer = Timer(self.live, self.limits, self.fleet, client, self.reporter, self._reload_keys, self._clock, self._wall)
+        work = [self.fleet.keep_fresh(client), timer.run()]
+        if self._config.degrade.enabled:
+            work.append(watch_load(self._config.degrade, self.fleet, self.switches, client, self._clock))
+        self._background = [asyncio.create_task(each) for each in work]
+
+    async def _count_tokens(self, client: Client, root: str, question: bytes) -> tuple[int, bytes]:
+        """What an engine says to how many tokens a prompt has."""
+        credential = next((each.credential for each in self.fleet.targets if each.root == root), "")
+        headers = [("content-type", "application/json"), *([("authorization", credential)] if credential else [])]
+        return await client.ask(
+            "POST", f"{root}/tokenize", headers=headers, body=question, timeout_s=ANSWER_WITHIN_S, most=MAX_COUNTED_BYTES
+        )
+
+    def drain(self) -> None:
+        """Says at /readyz that it is leaving; what is open runs on, what is new is refused after a moment."""
+        if not self.draining_since:
+            self.draining_since = self._clock()
+            self._act("draining", "", f"{len(self.live)} requests are open and may run on for {self._config.drain_timeout_s:g} s")
+
+    def is_drained(self) -> bool:
+        """Nothing is open any more; what is still open after the time for it is ended here."""
+        if not self.draining_since:
+            return False
+        for_ns = self._clock() - self.draining_since
+        if for_ns > self._config.drain_timeout_s * 1e9 + GRACE_S * 1e9:
+            self.end_open()
+        return for_ns > GRACE_S * 1e9 and not self.live
+
+    def end_open(self) -> None:
+        """Ends all that is open; each caller is told."""
+        for record in list(self.live):
+            record.halt(Stop.SHUTDOWN)
 
     async def stop(self) -> None:
         """Ends what is still open, then sends all records."""
-        for record in list(self.live):
-            record.halt(Stop.SHUTDOWN)
+        self.end_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
                 while self.live:
@@ -87,8 +158,8 @@ class Gateway:
         for _ in self.reporter.drain():
             pass
         self.reporter.tell_dropped(self._wall())
-        if self._session is not None:
-            await self._session.close()
+        if self._client is not None:
+            await self._client.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -97,183 +168,141 @@ class Gateway:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
+        connection = scope[CONNECTION]
         heads = read_heads(scope["headers"])
-        record = self._open(scope, heads)
-        if record.route == HEALTH and record.method in ("GET", "HEAD"):
-            await send_json(record, send, b'{"status":"ok"}')
+        route = scope[UNREAD] if UNREAD in scope else self.routes.find(scope["method"], scope["path"])
+        record = self._open(scope, heads, route)
+        if isinstance(route, Route) and route.kind.is_own:
+            await self._pages.answer(route.kind, record, scope, send)
             return
+        record.send, record.flow = send, connection.flow
+        connection.on_lost = functools.partial(record.halt, Stop.CALLER_GONE)
         self.live.add(record)
         try:
-            await self._serve(record, heads, receive, send)
+            await self._serve(route, record, heads, scope, receive, send)
         except asyncio.CancelledError:
             assert record.task is not None
             record.task.uncancel()
-            await interrupted(record, send, self._limits)
+            await interrupted(record, send, self.limits)
+            if record.stop is Stop.CALLER_STUCK:
+                connection.transport.abort()  # else it would stay for as long as nobody reads what was written to it
         except Exception:
             log.exception("request %s failed inside the gateway", record.request_id)
             await self._failed(record, send)
         finally:
-            record.task = None
+            record.task = record.send = record.flow = connection.on_lost = None
             self.live.discard(record)
             record.ended = self._clock()
             self.reporter.finished(record)
 
     async def _failed(self, record: Record, send: Send) -> None:
         """A fault of the gateway's own: said as such, the engine is not to blame."""
-        refusal = Refused(Decision.ENGINE_ERROR, "the gateway failed on this request", status=500, code="gateway_error")
-        if record.started_out:
+        refusal = Refused(Decision.GATEWAY_ERROR)
+        if record.started_out and not record.is_sse:
             record.error_type, record.error_message = refusal.code, refusal.message
         else:
             await refuse(record, send, refusal)
-        record.outcome, record.said_by, record.decision = Outcome.FAILED, SaidBy.GATEWAY, Decision.ALLOWED
+        record.outcome, record.said_by, record.decision = Outcome.FAILED, SaidBy.GATEWAY, Decision.GATEWAY_ERROR
 
-    def _open(self, scope: Scope, heads: Heads) -> Record:
+    def _open(self, scope: Scope, heads: Heads, route: Route | Refused) -> Record:
         parent = read_traceparent(heads.traceparent)
         trace_id = parent.trace_id if parent else self._ids.trace_id()
         return Record(
             wall_ns=self._wall(),
             received=self._clock(),
             method=scope["method"][:16],
-            route="".join(each if each.isprintable() else "?" for each in scope["path"][:MAX_ROUTE]),
+            route=route.template if isinstance(route, Route) else _printable(scope["path"]),
             trace_id=trace_id,
             span_id=self._ids.span_id(),
             parent_span_id=parent.span_id if parent else None,
             request_id=sane_id(heads.request_id) or trace_id,
             session_id=sane_id(heads.session_id),
             client_timeout_ms=heads.client_timeout_ms,
+            hold_next=scope[CONNECTION].hold_next,
+            is_last=bool(self.draining_since),
             task=asyncio.current_task(),
         )
 
-    async def _serve(self, record: Record, heads: Heads, receive: Receive, send: Send) -> None:
-        watcher: asyncio.Task[None] | None = None
+    async def _serve(self, route: Route | Refused, record: Record, heads: Heads, scope: Scope, receive: Receive, send: Send) -> None:
+        ticket = None
         try:
-            check_route(record.method, record.route)
-            key = self._authenticate(record, heads)
-            if record.route == MODELS:
-                await self._list_models(record, key, send)
+            if isinstance(route, Refused):
+                raise route
+            self._check_room()
+            key = self._admission.authenticate(record, heads, self._wall())
+            if route.kind in (Kind.MODELS, Kind.MODEL):
+                await self._list_models(route, record, key, scope, send)
                 return
-            if len(self.live) > self._config.max_in_flight:
-                raise Refused(Decision.RATE_LIMITED, f"the gateway has {self._config.max_in_flight} requests in flight already")
             body = await self._read(record, heads, receive)
-            watcher = asyncio.create_task(_watch(record, receive))
-            target = self._route(record, key, body)
-            await self._forward(record, target, heads, body, send)
+            ticket = await self._admission.admit(record, key, body, scope["query_string"])
+            await self._dispatcher.run(record, ticket.order, heads, send)
         except Refused as refusal:
-            await refuse(record, send, refusal)
+            await refuse(record, send, refusal, self.routes.allowed(scope["path"]) if refusal.status == 405 else "")
         finally:
-            if watcher is not None:
-                watcher.cancel()
+            if ticket is not None:
+                ticket.end(record)
 
-    def _authenticate(self, record: Record, heads: Heads) -> Key | None:
-        if self._keys is None:
-            return None
-        key = self._keys.find(heads.authorization)
-        record.key_id = key.id
-        if key.entry.disabled:
-            raise Refused(Decision.KEY_UNKNOWN)
-        return key
+    def _check_room(self) -> None:
+        if self.draining_since and self._clock() - self.draining_since > GRACE_S * 1e9:
+            raise Refused(Decision.GATEWAY_STOPPING)
+        if len(self.live) > self._config.max_in_flight:
+            raise Refused(
+                Decision.OVERLOADED, reason=f"{len(self.live) - 1} requests are in flight, max_in_flight = {self._config.max_in_flight}"
+            )
 
-    async def _list_models(self, record: Record, key: Key | None, send: Send) -> None:
-        cards = [card for card in self.fleet.cards() if key is None or key.allows(card.id)]
+    async def _list_models(self, route: Route, record: Record, key: Key | None, scope: Scope, send: Send) -> None:
+        cards = self.fleet.cards(_everything if key is None else key.allows)
+        if route.kind is Kind.MODEL:
+            record.model = _printable(scope["path"].removeprefix("/v1/models/"))
+            self._admission.resolve(record.model, key)
+            body = msgspec.json.encode(next(card for card in cards if card.id == record.model))
+        else:
+            body = msgspec.json.encode(_ModelsReply("list", cards))
         record.outcome, record.said_by = Outcome.OK, SaidBy.GATEWAY
-        body = msgspec.json.encode(_ModelsReply("list", cards))
-        await send_json(record, send, body)
+        await send_whole(record, send, 200, body)
         record.bytes_out = len(body)
 
     async def _read(self, record: Record, heads: Heads, receive: Receive) -> bytes:
         most = self._config.max_body_bytes
-        too_large = Refused(Decision.BODY_TOO_LARGE, f"the body is larger than {most} bytes")
-        if heads.content_length is not None and heads.content_length > most:
-            raise too_large
+        too_large = heads.content_length is not None and heads.content_length > most
         parts: list[bytes] = []
         size = 0
-        while True:
+        while not too_large:
             message = await receive()
             if message["type"] == "http.disconnect":
                 record.halt(Stop.CALLER_GONE)
                 await asyncio.sleep(0)  # where the cancellation arrives
                 continue
             part = message.get("body", b"")
+            record.waits_since = self._clock()
             size += len(part)
-            if size > most:
-                raise too_large
+            too_large = size > most
             parts.append(part)
-            if not message.get("more_body", False):
+            if not message.get("more_body", False) and not too_large:
+                record.body_read = self._clock()
                 return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _route(self, record: Record, key: Key | None, body: bytes) -> Target:
-        try:
-            asked = read_body(body)
-        except MalformedBodyError as error:
-            raise Refused(Decision.BODY_MALFORMED, str(error), param=error.param) from error
-        record.model, record.streaming, record.max_tokens = asked.model[:MAX_MODEL], asked.streaming, asked.max_tokens
-        self.fleet.check_model(asked.model)
-        if key is not None and not key.allows(asked.model):
-            raise Refused(Decision.MODEL_NOT_ALLOWED, param="model")
-        target = self.fleet.pick(asked.model)
-        record.engine, record.upstream = target.name, target.place
-        return target
-
-    async def _forward(self, record: Record, target: Target, heads: Heads, body: bytes, send: Send) -> None:
-        assert self._session is not None
-        record.upstream_span_id = self._ids.span_id()
-        headers = [
-            *heads.forwarded,
-            ("X-Request-Id", record.request_id),
-            ("traceparent", write_traceparent(record.trace_id, record.upstream_span_id)),
-        ]
-        if target.credential:
-            headers.append(("Authorization", target.credential))
-        target.in_flight += 1
-        try:
-            await Relay(record, send, self._clock).run(self._session, target, body, headers)
-        except Refused as refusal:
-            if refusal.decision is Decision.NO_UPSTREAM:
-                self.fleet.mark_out(target, "does not take connections")
-            raise
-        finally:
-            target.in_flight -= 1
-
-    async def _tick(self) -> None:
-        """The one timer: limits and open requests are looked at, finished records sent, the keys file watched."""
-        every = min(DRAIN_S, self._limits.shortest / 4e9)
-        keys_due = drain_due = 0
-        while True:
-            await asyncio.sleep(max(every, 0.01))
-            now = self._clock()
-            try:
-                self._hold_limits(now)
-                if now >= drain_due:
-                    drain_due = now + int(DRAIN_S * 0.9e9)
-                    await self._report(now)
-                if now >= keys_due:
-                    keys_due = now + int(KEYS_CHECK_S * 1e9)
-                    self._reload_keys()
-            except Exception:  # without this timer no limit would hold any more
-                log.exception("the gateway's timer failed once")
-
-    def _hold_limits(self, now: int) -> None:
-        for record in list(self.live):
-            if (stop := self._limits.broken(record, now)) is not None:
-                record.halt(stop)
-
-    async def _report(self, now: int) -> None:
-        self.reporter.progress(self.live, now)
-        for _ in self.reporter.drain():
-            await asyncio.sleep(0)
-        self.reporter.tell_dropped(self._wall())
+        raise Refused(Decision.BODY_TOO_LARGE, f"the body is larger than {most} bytes")
 
     def _reload_keys(self) -> None:
-        if self._keys is None:
+        if self.keys is None:
             return
         try:
-            if done := self._keys.reload():
-                self.reporter.act("keys_reloaded", done, at_ns=self._wall())
+            if done := self.keys.reload():
+                self._meter.keep(self.keys.ids)
+                self._act("keys_reloaded", "", done)
         except KeysError as error:
-            self.reporter.act("keys_rejected", str(error), at_ns=self._wall(), severity="error")
+            self._act("keys_rejected", "", str(error), "error")
+
+    def _act(self, act: str, engine: str, message: str, severity: str = "info") -> None:
+        if severity != "info":
+            log.warning("%s%s: %s", act, f" {engine}" if engine else "", message)
+        self.reporter.act(act, message, at_ns=self._wall(), engine=engine, severity=severity)
+
+    def _degrade_moved(self, moved: Moved) -> None:
+        self._act(moved.act, "", moved.text, "warning" if moved.is_on else "info")
 
     def _upstream_changed(self, act: str, engine: str, message: str) -> None:
-        self.reporter.act(act, message, at_ns=self._wall(), engine=engine, severity="info" if act == "upstream_in" else "warning")
+        self._act(act, engine, message, "info" if act in _GOOD_NEWS else "warning")
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -287,8 +316,9 @@ class Gateway:
                 return
 
 
-async def _watch(record: Record, receive: Receive) -> None:
-    """Sees the caller leave, which nothing else shows: writing to a connection that is gone succeeds."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    record.halt(Stop.CALLER_GONE)
+def _printable(path: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in path[:MAX_ROUTE])
+
+
+def _everything(_: str) -> bool:
+    return True

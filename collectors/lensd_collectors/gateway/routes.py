@@ -1,183 +1,162 @@
-"""Which path is served, and which engine serves a model: configured, or learned from each engine's own list."""
+"""Which paths are served, and which one was probably meant by a path that is not."""
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+import difflib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from lensd_collectors.conventions import Decision
-from lensd_collectors.gateway.config import Upstream
 from lensd_collectors.gateway.decisions import Refused
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
+EMBEDDINGS: Final = "/v1/embeddings"
 MODELS: Final = "/v1/models"
-HEALTH: Final = "/health"
-METHODS: Final = {CHAT: "POST", COMPLETIONS: "POST", MODELS: "GET", HEALTH: "GET"}
+MODEL_PREFIX: Final = "/v1/models/"
+MODEL: Final = "/v1/models/{model}"
 
-REFRESH_S: Final = 5.0
-RETRY_S: Final = 1.0
-ASK_TIMEOUT_S: Final = 2.0
-MAX_LIST_BYTES: Final = 4 << 20
-
-Report = Callable[[str, str, str], None]  # act, upstream's name, what happened
+MAX_SHOWN: Final = 128
 
 
 class GatewayError(ValueError):
     """A gateway that cannot start as it is configured; one line."""
 
 
-def check_route(method: str, path: str) -> None:
-    """Raises Refused for a path or method that is not served, naming the path that was probably meant."""
-    allowed = METHODS.get(path)
-    if allowed is None:
-        meant = next((each for each in (CHAT, COMPLETIONS, MODELS) if path.rstrip("/").endswith(each.removeprefix("/v1"))), None)
-        hint = f"; did you mean {meant}?" if meant else ""
-        raise Refused(Decision.PATH_UNKNOWN, f"there is no path {_shown(path)}{hint}")
-    if method != allowed:
-        raise Refused(Decision.METHOD_NOT_ALLOWED, f"{path} takes {allowed}, not {_shown(method)}")
+class Kind(StrEnum):
+    """What a path is for."""
 
-
-def _shown(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text[:128])
-
-
-class ModelCard(msgspec.Struct):
-    """What a caller is told of a model; an engine says more, such as the folder it lies in."""
-
-    id: str
-    object: str = "model"
-    created: Any = 0
-    owned_by: Any = "lensd"
-    max_model_len: Any = None
-
-
-class _ModelList(msgspec.Struct):
-    data: list[ModelCard]
-
-
-class Target:
-    """One engine and what is known of it."""
-
-    __slots__ = ("api_key_file", "cards", "configured", "credential", "in_flight", "name", "place", "root", "up", "urls")
-
-    def __init__(self, upstream: Upstream) -> None:
-        """Raises GatewayError for a URL or credential file that cannot be used."""
-        parts = urlsplit(upstream.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise GatewayError(f"upstream url '{parts.scheme}://{parts.hostname or ''}' must be http://HOST:PORT or https://HOST:PORT")
-        try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-        except ValueError as error:
-            raise GatewayError(f"upstream url with host '{parts.hostname}' has no valid port") from error
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.place = f"{host}:{port}"
-        self.name = upstream.name or self.place
-        self.root = f"{parts.scheme}://{self.place}{parts.path.rstrip('/').removesuffix('/v1')}"
-        self.urls = {route: URL(self.root + route) for route in (CHAT, COMPLETIONS, MODELS)}
-        self.configured = frozenset(upstream.models)
-        self.api_key_file = upstream.api_key_file
-        self.credential = ""
-        self.read_credential()
-        self.cards: dict[str, ModelCard] = {}  # as it last said itself
-        self.up: bool | None = None  # None: not asked yet
-        self.in_flight = 0
-
-    def read_credential(self) -> None:
-        if self.api_key_file:
-            try:
-                self.credential = "Bearer " + Path(self.api_key_file).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise GatewayError(f"upstream '{self.name}': cannot read api_key_file {self.api_key_file}") from error
-
-    def serves(self, model: str) -> bool:
-        return model in (self.configured or self.cards)
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    MODELS = "models"
+    MODEL = "model"
+    EXTRA = "extra"  # passed on because the configuration says so
+    HEALTH = "health"
+    READY = "ready"
+    METRICS = "metrics"
 
     @property
-    def models(self) -> list[ModelCard]:
-        if self.configured:
-            return [self.cards.get(name) or ModelCard(id=name) for name in sorted(self.configured)]
-        return list(self.cards.values())
+    def is_own(self) -> bool:
+        """Answered by the gateway about itself, without a key."""
+        return self in _OWN
 
 
-class Fleet:
-    """All engines. Their state is a preference only: an engine that looks out is still tried when there is no other."""
+_OWN: Final = frozenset((Kind.HEALTH, Kind.READY, Kind.METRICS))
 
-    def __init__(self, upstreams: Sequence[Upstream], report: Report) -> None:
-        self.targets = tuple(Target(each) for each in upstreams)
-        names = [target.name for target in self.targets]
-        if len(set(names)) != len(names):
-            raise GatewayError(f"upstream name '{max(names, key=names.count)}' is used twice")
-        self._report = report
-        self._hurry = asyncio.Event()
 
-    def check_model(self, model: str) -> None:
-        """Raises Refused where no engine serves the model, or where that cannot be told yet."""
-        if any(target.serves(model) for target in self.targets):
-            return
-        if any(not target.configured and not target.cards for target in self.targets) or not self.targets:
-            raise Refused(
-                Decision.NO_UPSTREAM, "no engine has said yet that it serves this model, and not all have answered", param="model"
-            )
-        raise Refused(Decision.MODEL_UNKNOWN, f"the model `{_shown(model)}` is not served here", param="model")
+class Route(msgspec.Struct, frozen=True):
+    """`template` is what records and metrics call the path; there are as many as there are routes."""
 
-    def pick(self, model: str) -> Target:
-        """The engine with the least in flight among those that serve the model, those that are up first."""
-        serving = [target for target in self.targets if target.serves(model)]
-        return min(serving, key=lambda target: (target.up is False, target.in_flight))
+    template: str
+    kind: Kind
+    methods: tuple[str, ...]
 
-    def cards(self) -> list[ModelCard]:
-        """Each model once, as the first engine that has it says."""
-        found: dict[str, ModelCard] = {}
-        for target in self.targets:
-            for card in target.models:
-                found.setdefault(card.id, card)
-        return list(found.values())
 
-    def mark_out(self, target: Target, why: str) -> None:
-        """After a failed connection: prefer others, and ask again soon."""
-        self._set_up(target, False, why)
-        self._hurry.set()
+_SERVED: Final = (
+    Route(CHAT, Kind.CHAT, ("POST",)),
+    Route(COMPLETIONS, Kind.COMPLETIONS, ("POST",)),
+    Route(RESPONSES, Kind.RESPONSES, ("POST",)),
+    Route(EMBEDDINGS, Kind.EMBEDDINGS, ("POST",)),
+    Route(MODELS, Kind.MODELS, ("GET",)),
+    Route("/healthz", Kind.HEALTH, ("GET", "HEAD")),
+    Route("/health", Kind.HEALTH, ("GET", "HEAD")),
+    Route("/readyz", Kind.READY, ("GET", "HEAD")),
+    Route("/metrics", Kind.METRICS, ("GET",)),
+)
+_MODEL: Final = Route(MODEL, Kind.MODEL, ("GET",))
 
-    async def refresh(self, session: aiohttp.ClientSession) -> None:
-        """Asks every engine once what it serves."""
-        await asyncio.gather(*(self._ask(target, session) for target in self.targets))
+_PREFIXES: Final = frozenset(("v1", "v1beta", "v2", "api", "openai"))  # what base URLs have too much of, or wrong
+_ELSEWHERE: Final = {  # what other servers call the same thing
+    "/api/chat": CHAT,
+    "/v1/messages": CHAT,
+    "/api/generate": COMPLETIONS,
+    "/generate": COMPLETIONS,
+    "/api/embed": EMBEDDINGS,
+    "/api/tags": MODELS,
+    "/v1/engines": MODELS,
+}
+_FORMS: Final = frozenset(("/v1/audio/transcriptions", "/v1/audio/translations"))
+_NEAR: Final = 0.8
 
-    async def keep_fresh(self, session: aiohttp.ClientSession) -> None:
-        """Asks for ever: every few seconds, more often while one is out."""
-        while True:
-            self._hurry.clear()
-            out = any(not target.up for target in self.targets)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), RETRY_S if out else REFRESH_S)
-                await asyncio.sleep(RETRY_S / 4)  # many requests fail at once; one question answers for all
-            await self.refresh(session)
 
-    async def _ask(self, target: Target, session: aiohttp.ClientSession) -> None:
-        try:
-            target.read_credential()
-            headers = {"Authorization": target.credential} if target.credential else {}
-            async with asyncio.timeout(ASK_TIMEOUT_S), session.get(target.urls[MODELS], headers=headers, allow_redirects=False) as response:
-                body = await response.content.read(MAX_LIST_BYTES)
-                while more := await response.content.read(MAX_LIST_BYTES):
-                    body += more
-                    if len(body) > MAX_LIST_BYTES:
-                        raise ValueError("model list too long")
-            if response.status != 200:
-                self._set_up(target, False, f"its model list answers {response.status}")
-                return
-            target.cards = {card.id: card for card in msgspec.json.decode(body, type=_ModelList).data}
-            self._set_up(target, True, f"serves {len(target.cards)} models")
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError) as error:
-            self._set_up(target, False, f"its model list cannot be had: {type(error).__name__}")
+class Routes:
+    """The paths that are served: ours, and those that the configuration adds."""
 
-    def _set_up(self, target: Target, up: bool, why: str) -> None:
-        if target.up is not up:
-            target.up = up
-            self._report("upstream_in" if up else "upstream_out", target.name, why)
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        """Raises GatewayError for an added path that cannot be served."""
+        for path in extra:
+            _check(path, extra)
+        every = (*_SERVED, *(Route(path, Kind.EXTRA, ("POST",)) for path in extra))
+        self._exact = {route.template: route for route in every}
+        self._tails = sorted(((_tail(each), each) for each in self._exact), key=lambda pair: -len(pair[0]))
+        self.templates = (*self._exact, MODEL)
+
+    def find(self, method: str, path: str) -> Route | Refused:
+        """The route, or why there is none. `path` comes percent-decoded and without its query."""
+        route = self._exact.get(path) or self._model(path)
+        if route is None:
+            meant = self._meant(path)
+            return Refused(Decision.PATH_UNKNOWN, f"there is no path {shown(path)}{f'; did you mean {meant}?' if meant else ''}")
+        if method not in route.methods:
+            return Refused(Decision.METHOD_NOT_ALLOWED, f"{route.template} takes {route.methods[0]}, not {shown(method)}")
+        return route
+
+    def allowed(self, path: str) -> str:
+        """Value of the Allow header that a 405 carries; empty for a path that is not served."""
+        route = self._exact.get(path) or self._model(path)
+        return ", ".join(route.methods) if route is not None else ""
+
+    @staticmethod
+    def _model(path: str) -> Route | None:
+        """Names of models have slashes in them, so all that follows is the name."""
+        return _MODEL if path.startswith(MODEL_PREFIX) and path[len(MODEL_PREFIX) :].strip("/") else None
+
+    def _meant(self, path: str) -> str:
+        """The served path that a wrong one most likely stands for; empty where none is near."""
+        parts = [part for each in path[:MAX_SHOWN].lower().split("/") if (part := each.strip())]
+        plain = "/" + "/".join(parts)
+        if plain in self._exact or plain in _ELSEWHERE:
+            return _ELSEWHERE.get(plain, plain)
+        # `/chat/completions`, `/v1/v1/chat/completions`, `/openai/deployments/X/chat/completions`, `/v1/engines/X/completions`
+        for tail, template in self._tails:
+            if plain.endswith(tail.lower()):
+                return template
+        while parts and parts[0] in _PREFIXES:
+            parts.pop(0)
+        if len(parts) > 1 and parts[0] == "models":
+            return MODEL
+        if len(begun := [each for each in self._exact if each.startswith(plain + "/")]) == 1:
+            return begun[0]
+        for tried in ("/".join(("", "v1", *parts)), plain):
+            if near := difflib.get_close_matches(tried, self._exact, n=1, cutoff=_NEAR):
+                return near[0]
+        return ""
+
+
+def shown(text: str) -> str:
+    """A caller's text as a message may repeat it."""
+    return "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
+
+
+def _tail(template: str) -> str:
+    return template.removeprefix("/v1")
+
+
+def _check(path: str, every: Iterable[str]) -> None:
+    said = f"routes: {shown(path)!r}"
+    if not path.startswith("/") or path.endswith("/"):
+        raise GatewayError(f"{said} must be a path such as /v1/rerank: with a slash before it and none after it")
+    if not path.isascii() or not path.isprintable() or any(each in path for each in " ?#%\\{}*"):
+        raise GatewayError(f"{said} must be a plain path, taken letter by letter: no spaces, query, patterns or percent signs")
+    if any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        raise GatewayError(f"{said} must have no empty and no dotted parts")
+    if any(path == each.template for each in _SERVED) or path.startswith(MODEL_PREFIX):
+        raise GatewayError(f"{said} is one of the gateway's own paths and needs no entry")
+    if path in _FORMS:
+        raise GatewayError(f"{said} takes forms: the gateway passes on JSON bodies only, where it can see the model")
+    if sum(path == each for each in every) > 1:
+        raise GatewayError(f"{said} is listed twice")

@@ -1,23 +1,31 @@
 """Runs the gateway as a process of its own."""
 
+import asyncio
 import contextlib
+import gc
 import ipaddress
+import logging
 import random
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import cast
 
 import uvicorn
 
 from lensd_collectors import conventions, export
-from lensd_collectors.gateway.app import Gateway
+from lensd_collectors.gateway.app import CONNECTION, Gateway
+from lensd_collectors.gateway.callers import CallerProtocol
 from lensd_collectors.gateway.config import GatewayConfig
 from lensd_collectors.gateway.report import Exporter
 from lensd_collectors.gateway.routes import GatewayError
 
-GRACE_S = 5
+GRACE_S = 2
+FAREWELL_S = 5.0  # for the last records, where their receiver does not take them
+UNREAD_GRACE_S = 1.0  # the gateway's own limit comes first, since it is recorded
 CALLER_KEEP_ALIVE_S = 75  # longer than what clients keep: they, not we, close an idle connection
 
 
@@ -38,19 +46,28 @@ def run(config: GatewayConfig, token: str | None) -> None:
     host, port = read_listen(config.listen)
     if not config.require_key and not _is_loopback(host):
         raise GatewayError(f"listen '{config.listen}' with require_key = false: without keys the gateway listens on loopback only")
-    exporter = export.Exporter(config.export_url, token=token, service="lensd-gateway", scope=conventions.SCOPE_GATEWAY)
+    exporter = export.Exporter(
+        config.export_url, token=token, service="lensd-gateway", scope=conventions.SCOPE_GATEWAY,
+        resource={conventions.LISTEN: config.listen},
+    )  # fmt: skip
+    farewell_s = FAREWELL_S
     try:
         app = build_app(config, exporter)
-        with _listener(host, port) as listener:
-            _Server(server_config(app)).run(sockets=[listener])
+        with _listener(host, port, config.idle_timeout_s) as listener:
+            _spare_garbage_collection()
+            serving = _Server(server_config(app), app)
+            serving.run(sockets=[listener])
+            if serving.should_exit:  # somebody is in a hurry
+                farewell_s = GRACE_S
     finally:
-        exporter.close()
+        exporter.close(farewell_s)
 
 
 def server_config(app: Gateway) -> uvicorn.Config:
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=Protocol,
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -62,6 +79,11 @@ def server_config(app: Gateway) -> uvicorn.Config:
         timeout_keep_alive=CALLER_KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
+
+
+def _is_news(said: logging.LogRecord) -> bool:
+    """A reply without an end is how the gateway breaks one off, and is recorded with the request."""
+    return said.msg != "ASGI callable returned without completing response."
 
 
 def read_listen(listen: str) -> tuple[str, int]:
@@ -81,12 +103,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _listener(host: str, port: int, unread_s: float = 0.0) -> socket.socket:
+    """`unread_s`: the system breaks a connection off after about so long without the other side taking anything; 0: when it likes."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if unread_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # its connections have it from here
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int((unread_s + UNREAD_GRACE_S) * 1000))
             listener.bind((host, port))
         except OSError:
             listener.close()
@@ -96,17 +121,92 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _spare_garbage_collection() -> None:
+    """What is there at the start stays and need not be looked at again; of a request's objects nearly all are freed without it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+class Joining:
+    """A transport that holds one write back on demand and sends it with the next: a reply's head goes out with its first bytes."""
+
+    __slots__ = ("_held", "_holds", "_transport", "abort", "close", "get_extra_info", "is_closing", "pause_reading", "resume_reading")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held, self._holds = b"", False
+        self.is_closing, self.close, self.abort = transport.is_closing, transport.close, transport.abort
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.get_extra_info = transport.get_extra_info
+
+    def hold_next(self) -> None:
+        self._holds = True
+
+    def write(self, data: bytes) -> None:
+        if self._holds:
+            self._held, self._holds = data, False
+        elif self._held:
+            self._transport.write(self._held + data)
+            self._held = b""
+        else:
+            self._transport.write(data)
+
+
+class Protocol(CallerProtocol):
+    """Tells the gateway at once that a caller has left, wherever its request stands, without a task a request that waits for it."""
+
+    on_lost: Callable[[], None] | None = None  # set while a request is served
+    hold_next: Callable[[], None]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        joining = Joining(transport)
+        self.transport, self.hold_next = cast(asyncio.Transport, joining), joining.hold_next
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast(dict[str, object], self.scope)[CONNECTION] = self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # which uvicorn leaves to run, and to hold all this, where the connection was reset
+        if self.on_lost is not None:
+            self.on_lost()
+
+
 class _Server(uvicorn.Server):
-    """A signal ends the process in the ordinary way, instead of being raised again once everything is closed."""
+    """SIGTERM lets open requests run on, SIGINT and a second signal end them; the process ends in the ordinary way."""
+
+    def __init__(self, config: uvicorn.Config, app: Gateway) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and not self._app.draining_since:
+            self._app.drain()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second, as the server does."""
+        return await super().on_tick(counter) or self._app.is_drained()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.end_open()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Signals are handled between two steps of the loop: inside one, the handler could wait for a lock that the step itself holds."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self.handle_exit, each, None)
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)

@@ -1,185 +1,271 @@
-"""One attempt at an engine: the request goes out unchanged, the reply's bytes come back unchanged and are read in passing."""
+"""The way to an engine: what the gateway needs of an HTTP client, and the one it has."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
-from typing import Any, Final
+import os
+import re
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+from urllib.parse import quote, urlsplit
 
-import aiohttp
-from yarl import URL
+import msgspec
 
-from lensd_collectors.conventions import Decision, Outcome, SaidBy
-from lensd_collectors.gateway.decisions import Refused, error_frames
-from lensd_collectors.gateway.ending import blame, finish_stream, judge_stream
-from lensd_collectors.gateway.faults import read_fault
+from lensd_collectors.gateway.heads import Header
+from lensd_collectors.gateway.http1 import BrokenError, Connection
 from lensd_collectors.gateway.record import Record
-from lensd_collectors.gateway.reply import Send, engine_headers, send_start
-from lensd_collectors.gateway.routes import Target
-from lensd_collectors.gateway.sse import Scanner, read_reply
 
-MAX_HELD_BYTES: Final = 8 << 20  # of a reply that is not a stream; beyond it the bytes pass unread
-POOL_IDLE_S: Final = 4.0  # below the 5 s after which uvicorn, so vLLM, closes an idle connection
+POOL_IDLE_NS: Final = 4_000_000_000  # below the 5 s after which uvicorn, so vLLM, closes an idle connection
+MAX_IDLE: Final = 1024  # connections kept to one engine
+TLS_FAREWELL_S: Final = 1.0  # how long a connection that is closed in good order waits for the engine's word
 
-MAX_ATTEMPTS: Final = 3  # of one request, as long as each met a connection that was going stale
+_LONE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 Clock = Callable[[], int]
-Header = tuple[str, str]
 
 
-def open_session(clock: Clock) -> aiohttp.ClientSession:
-    """The client side, without limits of its own: the gateway's ticker holds all of them."""
-    traces = aiohttp.TraceConfig()
-
-    def connected(reused: bool) -> Callable[[aiohttp.ClientSession, SimpleNamespace, Any], Awaitable[None]]:
-        async def note(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-            record = context.trace_request_ctx
-            if record is not None:
-                record.sent, record.reused = clock(), reused
-
-        return note
-
-    traces.on_connection_create_end.append(connected(False))
-    traces.on_connection_reuseconn.append(connected(True))
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_IDLE_S, force_close=False),
-        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-        trace_configs=[traces],
-    )
+class NotTakenError(Exception):
+    """The engine does not take connections."""
 
 
-class Relay:
-    """Takes one request to its engine and the reply to its caller. Raises Refused for what the gateway must answer itself."""
+class Place(msgspec.Struct, frozen=True):
+    """Where an engine listens: what a connection to it needs."""
 
-    def __init__(self, record: Record, send: Send, clock: Clock) -> None:
-        self._record, self._send, self._clock = record, send, clock
+    host: str
+    port: int
+    is_tls: bool
 
-    async def run(self, session: aiohttp.ClientSession, target: Target, body: bytes, headers: list[Header]) -> None:
-        record = self._record
-        record.connecting = self._clock()
-        response = await self._post(session, target.urls[record.route], body, headers)
-        record.waits_since = self._clock()
+
+class Address(msgspec.Struct, frozen=True):
+    """What a URL says, as it is needed for a request."""
+
+    place: Place
+    authority: bytes  # Host header
+    path: bytes
+
+    @classmethod
+    def of(cls, url: str) -> "Address":
+        """Of an http:// or https:// URL without user and query; raises ValueError, which repeats nothing that could be a secret."""
         try:
-            if response.status < 400 and response.content_type == "text/event-stream":
-                await self._stream(response)
-            else:
-                await self._whole(response)
-        finally:
-            response.close()  # a reply read to its end has given its connection back already; any other is broken off here
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+            host = host if host.isascii() else host.encode("idna").decode()
+        except ValueError:  # whose text holds what was taken for the host or port
+            host, port = "", None
+        if not host or port == 0 or parts.scheme not in ("http", "https"):
+            raise ValueError("an engine's URL must be http://HOST:PORT or https://HOST:PORT with a path")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("an engine's URL must have no user, query or fragment")
+        place = Place(host, port or (443 if parts.scheme == "https" else 80), parts.scheme == "https")
+        named = f"[{host}]" if ":" in host else host
+        authority = named if port is None else f"{named}:{port}"
+        path = _LONE_PERCENT.sub("%25", parts.path or "/")
+        return cls(place, authority.encode(), quote(path, safe="/%:@!$&'()*+,;=~-._").encode())
 
-    async def _post(self, session: aiohttp.ClientSession, url: URL, body: bytes, headers: list[Header]) -> aiohttp.ClientResponse:
-        """The reply's head. An idle connection may be closed by the engine just as it is used again: then it is asked once more."""
-        record = self._record
-        while True:
-            record.attempts, record.reused = record.attempts + 1, False
+
+class Reply(Protocol):
+    """The head of an engine's reply, and its body as it comes."""
+
+    status: int
+    headers: list[Header]  # names in lower case
+
+    async def read(self) -> bytes:
+        """What has come, at least a byte; empty at the end. Raises BrokenError."""
+
+    def close(self) -> None:
+        """Gives the connection back after a reply read to its end; any other is broken off, which the engine sees."""
+
+
+class Client(Protocol):
+    """Asks engines. Has no time limits of its own: who calls holds them, and ends a call by cancelling it."""
+
+    async def post(self, address: Address, headers: Sequence[Header], body: bytes, record: Record) -> Reply:
+        """The reply's head; sets `sent` and `reused` on the record when a connection is there. Raises NotTakenError, BrokenError.
+
+        ValueError for a header that would not be one on the wire.
+        """
+
+    async def ask(
+        self, method: str, url: str, *, headers: Sequence[tuple[str, str]], body: bytes | None, timeout_s: float, most: int
+    ) -> tuple[int, bytes]:
+        """A short exchange of the gateway's own, GET or POST: status and body. Raises NotTakenError, BrokenError, TimeoutError."""
+
+    def sweep(self) -> None:
+        """Closes connections that were idle for too long; called now and then."""
+
+    async def close(self) -> None: ...
+
+
+class PooledReply:
+    __slots__ = ("_connection", "_pool", "headers", "read", "status")
+
+    def __init__(self, connection: Connection, pool: "Pool") -> None:
+        self._connection: Connection | None = connection
+        self._pool = pool
+        self.status, self.headers = connection.status, connection.headers
+        self.read = connection.read
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:  # else somebody else's by now
+            self.read = _read_closed
+            self._pool.give_back(connection)
+
+
+async def _read_closed() -> bytes:
+    raise BrokenError("read after it was closed")
+
+
+class Pool:
+    """Connections to one engine."""
+
+    def __init__(self, place: Place, clock: Clock, tls: ssl.SSLContext | None) -> None:
+        self._place, self._clock, self._tls = place, clock, tls
+        self._idle: deque[Connection] = deque()  # the one that was used last is the last
+        self._is_closed = False
+
+    async def connection(self) -> Connection:
+        """One that is idle, the last used first, else a new one. Raises NotTakenError."""
+        oldest = self._clock() - POOL_IDLE_NS
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_lost and connection.idle_since > oldest:
+                connection.used = True
+                return connection
+            connection.close()
+        return await self.connect()
+
+    async def connect(self) -> Connection:
+        """A new one, to the first of the host's addresses that takes it. Raises NotTakenError."""
+        loop, place, tls = asyncio.get_running_loop(), self._place, self._tls
+        reasons: list[str] = []
+        try:
+            # Resolved here: uvloop's create_connection leaves an error that nobody sees when it is cancelled while it resolves.
+            for family, _, _, _, address in await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
+                try:
+                    _, made = await loop.create_connection(
+                        Connection,
+                        str(address[0]),
+                        place.port,
+                        family=family,
+                        ssl=tls,
+                        server_hostname=place.host if tls else None,
+                        ssl_shutdown_timeout=TLS_FAREWELL_S if tls else None,
+                    )
+                except OSError as error:  # ssl.SSLError is one
+                    reasons.append(_reason(error))
+                else:
+                    return made
+        except (OSError, ValueError) as error:  # ValueError: no name of a host
+            raise NotTakenError(_reason(error)) from error
+        raise NotTakenError("; ".join(dict.fromkeys(reasons)) or "its host has no address")
+
+    def give_back(self, connection: Connection) -> None:
+        idle = self._idle
+        if not connection.can_be_kept or len(idle) >= MAX_IDLE or self._is_closed:
+            connection.close()
+            return
+        now = connection.idle_since = self._clock()
+        idle.append(connection)
+        if idle[0].idle_since <= now - POOL_IDLE_NS:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Closes those that were idle for too long."""
+        oldest = self._clock() - POOL_IDLE_NS
+        while self._idle and (self._idle[0].is_lost or self._idle[0].idle_since <= oldest):
+            self._idle.popleft().close()
+
+    def close(self) -> list[Connection]:
+        """Those that were idle, which are about to be gone; whatever is given back from now on is closed."""
+        self._is_closed = True
+        idle = list(self._idle)
+        self._idle.clear()
+        for connection in idle:
+            connection.close()
+        return idle
+
+
+class PooledClient:
+    """HTTP/1.1 over pools of kept connections, a pool an engine."""
+
+    def __init__(self, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: whom to trust; without it, whom this machine trusts."""
+        self._clock, self._tls = clock, tls
+        self._pools: dict[Place, Pool] = {}
+
+    async def post(self, address: Address, headers: Sequence[Header], body: bytes, record: Record) -> Reply:
+        head = _request_head(b"POST", address, headers, len(body))
+        pool = self._pool(address.place)
+        connection = await pool.connection()
+        record.sent, record.reused = self._clock(), connection.used
+        try:
+            connection.request(head, body)
+            await connection.head()
+        except BaseException:
+            connection.close()
+            raise
+        return PooledReply(connection, pool)
+
+    async def ask(
+        self, method: str, url: str, *, headers: Sequence[tuple[str, str]], body: bytes | None, timeout_s: float, most: int
+    ) -> tuple[int, bytes]:
+        address = Address.of(url)
+        body = body or b""
+        head = _request_head(method.encode(), address, [(name.encode(), value.encode()) for name, value in headers], len(body))
+        async with asyncio.timeout(timeout_s):
+            # A connection of its own: a request must not be handed one that the engine is about to close.
+            connection = await self._pool(address.place).connect()
             try:
-                return await session.post(url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=record)
-            except aiohttp.ClientConnectorError as error:
-                raise Refused(Decision.NO_UPSTREAM, "the engine for this model does not take connections") from error
-            except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-                if not record.reused or record.attempts >= MAX_ATTEMPTS:
-                    raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before it answered") from error
+                connection.request(head, body)
+                await connection.head()
+                parts = bytearray()
+                while part := await connection.read():
+                    parts += part
+                    if len(parts) > most:
+                        raise BrokenError(f"answered more than {most} bytes")
+                return connection.status, bytes(parts)
+            finally:
+                connection.close()
 
-    async def _stream(self, response: aiohttp.ClientResponse) -> None:
-        record, send, clock = self._record, self._send, self._clock
-        record.streaming = True
-        scanner = record.scanner = Scanner()
-        facts = record.facts = scanner.facts
-        read = response.content.readany
-        is_whole = True
-        try:
-            while data := await read():
-                now = clock()
-                if not record.first_byte:
-                    record.first_byte = record.last_byte = now
-                    await send_start(record, send, response.status, engine_headers(record, response, length=None))
-                    record.first_out = clock()
-                elif now - record.waits_since > record.max_gap:
-                    record.max_gap = now - record.waits_since
-                record.last_byte = now
-                scanner.feed(data)
-                if facts.has_content and not record.first_content:
-                    record.first_content = now
-                record.is_sending = True
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-                record.is_sending = False
-                record.bytes_out += len(data)
-                record.waits_since = record.last_out = clock()
-        except (aiohttp.ClientError, OSError):
-            is_whole = False
-        if not record.started_out:
-            raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before the first byte of its stream")
-        at_boundary = scanner.at_boundary
-        scanner.finish()
-        frames = b""
-        if not judge_stream(record, is_whole=is_whole):
-            frames = error_frames(Refused(Decision.ENGINE_ERROR, "the engine's stream broke off before its end"), at_boundary=at_boundary)
-        await finish_stream(record, send, frames)
+    def sweep(self) -> None:
+        """Where requests come, the pools see to it themselves."""
+        for pool in self._pools.values():
+            pool.sweep()
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> None:
-        """Held back until it is whole, so that a reply that breaks off can still become an error."""
-        record, clock = self._record, self._clock
-        parts: list[bytes] = []
-        held = 0
-        try:
-            while held <= MAX_HELD_BYTES and (data := await response.content.readany()):
-                record.last_byte = record.waits_since = clock()
-                record.first_byte = record.first_byte or record.last_byte
-                parts.append(data)
-                held += len(data)
-        except (aiohttp.ClientError, OSError) as error:
-            raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection in the middle of its reply") from error
-        if held > MAX_HELD_BYTES:
-            await self._pass_on(response, parts)
-            return
-        body = b"".join(parts)
-        if not record.last_byte:  # no body: its headers were all
-            record.first_byte = record.last_byte = clock()
-        if response.status >= 400:
-            await self._fault(response, body)
-            return
-        record.facts = read_reply(body)
-        record.outcome, record.said_by = Outcome.OK, SaidBy.ENGINE
-        await self._deliver(response, body)
+    async def close(self) -> None:
+        """Returns when what was idle is gone."""
+        for connection in [each for pool in self._pools.values() for each in pool.close()]:
+            await connection.closed()
 
-    async def _fault(self, response: aiohttp.ClientResponse, body: bytes) -> None:
-        fault = read_fault(response.status, body)
-        if fault.decision is Decision.UPSTREAM_CREDENTIAL_REFUSED:
-            raise Refused(fault.decision)
-        blame(self._record, fault)
-        await self._deliver(response, body)
+    def _pool(self, place: Place) -> Pool:
+        return self._pools.get(place) or self._pools.setdefault(place, Pool(place, self._clock, self._trust() if place.is_tls else None))
 
-    async def _deliver(self, response: aiohttp.ClientResponse, body: bytes) -> None:
-        record = self._record
-        record.first_out = self._clock()
-        await send_start(record, self._send, response.status, engine_headers(record, response, length=len(body)))
-        record.is_sending = True
-        await self._send({"type": "http.response.body", "body": body})
-        record.is_sending = False
-        record.bytes_out = len(body)
-        record.last_out = self._clock()
+    def _trust(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
-    async def _pass_on(self, response: aiohttp.ClientResponse, parts: list[bytes]) -> None:
-        """A reply too large to hold; chunked, so that breaking it off shows."""
-        record, clock = self._record, self._clock
-        record.first_out = clock()
-        record.outcome, record.said_by = Outcome.OK, SaidBy.ENGINE
-        headers = [each for each in engine_headers(record, response, length=0) if each[0] != b"content-length"]
-        await send_start(record, self._send, response.status, headers)
-        try:
-            data = b"".join(parts)
-            parts.clear()
-            while data:
-                record.is_sending = True
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-                record.is_sending = False
-                record.bytes_out += len(data)
-                record.waits_since = record.last_out = clock()
-                data = await response.content.readany()
-                record.last_byte = clock()
-        except (aiohttp.ClientError, OSError):
-            record.outcome, record.decision, record.error_type = Outcome.CUT, Decision.ENGINE_ERROR, "reply_cut"
-            return  # without an end: the server closes the connection, which is all that can be said now
-        await self._send({"type": "http.response.body", "body": b""})
+
+def _request_head(method: bytes, address: Address, headers: Sequence[Header], length: int) -> bytes:
+    lines = [b"%s %s HTTP/1.1\r\nhost: %s\r\ncontent-length: %d" % (method, address.path, address.authority, length)]
+    lines += [b": ".join(each) for each in headers]
+    lines += (b"", b"")
+    head = b"\r\n".join(lines)
+    if len(head) - len(head.translate(None, b"\r\n\0")) != 2 * (len(headers) + 4):
+        raise ValueError("a request header holds a line end or a zero byte: it would be more than one header")
+    return head
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, in a few words and one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS with it: {(error.reason or 'unknown').replace('_', ' ').lower()}"
+    if isinstance(error, socket.gaierror):
+        return f"its host cannot be resolved: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split()) or "the connection was closed"

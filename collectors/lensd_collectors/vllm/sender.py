@@ -1,7 +1,7 @@
 """The one exporter of a vLLM API-server process, set up by its environment; without LENSD_OTLP there is none.
 
 LENSD_OTLP is the receiver's URL, LENSD_TOKEN or LENSD_TOKEN_FILE its bearer token, LENSD_ENGINE the name that the engine has
-in the agent's and the gateway's settings.
+in the agent's and the gateway's settings. An app that is no vLLM may say all but the name in arguments instead.
 """
 
 import atexit
@@ -18,6 +18,7 @@ from lensd_collectors.export import Exporter
 
 log = logging.getLogger("lensd.vllm")
 
+SERVICE: Final = "lensd-vllm"
 CLOSE_WITHIN_S: Final = 1.0
 
 
@@ -28,18 +29,18 @@ class Sender(msgspec.Struct, frozen=True):
     attributes: dict[str, str]
 
 
-def make_sender(environment: Mapping[str, str]) -> Sender | None:
-    """A sender as the environment says; None, with one line of why, where it can't be had."""
-    endpoint = environment.get("LENSD_OTLP", "").strip()
+def make_sender(environment: Mapping[str, str], *, endpoint: str = "", token: str = "", service: str = SERVICE) -> Sender | None:
+    """A sender as the arguments say, else the environment; None, with one line of why, where it can't be had."""
+    endpoint = endpoint or environment.get("LENSD_OTLP", "").strip()
     if not endpoint:
         return None
     try:
-        token = environment.get("LENSD_TOKEN") or _read(environment.get("LENSD_TOKEN_FILE", ""))
-        exporter = Exporter(endpoint, token=token, service="lensd-vllm", scope=conventions.SCOPE_VLLM)
+        token_given = token or environment.get("LENSD_TOKEN") or _read(environment.get("LENSD_TOKEN_FILE", ""))
+        exporter = Exporter(endpoint, token=token_given, service=service, scope=conventions.SCOPE_VLLM)
     except (ValueError, OSError) as error:
         log.warning("lensd sends nothing: %s", error)
         return None
-    attributes: dict[str, str] = {conventions.ENGINE_KIND: "vllm"}
+    attributes: dict[str, str] = {conventions.ENGINE_KIND: "vllm"} if service == SERVICE else {}
     if name := environment.get("LENSD_ENGINE", "").strip():
         attributes[conventions.ENGINE] = name
     return Sender(exporter, attributes)
@@ -49,14 +50,14 @@ def _read(path: str) -> str | None:
     return Path(path).read_text(encoding="utf-8").strip() if path else None
 
 
-_made: list[Sender | None] = []
+_made: dict[tuple[str, str, str], Sender | None] = {}
 
 
-def sender() -> Sender | None:
-    """The process's sender, made at the first call and shared by plugin and middleware."""
-    if not _made:
-        made = make_sender(os.environ)
-        _made.append(made)
+def sender(endpoint: str = "", token: str = "", service: str = SERVICE) -> Sender | None:
+    """The process's sender to this receiver, made at the first call; plugin and middleware share the one of the environment."""
+    key = (endpoint, token, service)
+    if key not in _made:
+        made = _made[key] = make_sender(os.environ, endpoint=endpoint, token=token, service=service)
         if made is not None:
             atexit.register(made.exporter.close, CLOSE_WITHIN_S)
-    return _made[0]
+    return _made[key]

@@ -9,7 +9,7 @@ from lensd_dashboards.links import page_file
 
 from lensd.api.items import RequestItem
 from lensd.errors import LensdError, RequestNotFoundError
-from lensd.records import Diagnosis, Finding
+from lensd.records import Diagnosis, Finding, Subject
 
 REFRESH_S = 2
 
@@ -72,7 +72,7 @@ def _facts(document: Diagnosis, row: RequestItem | None) -> None:
     elements.facts(
         [
             ("Outcome", f"**{wording.plain(ended)}**"),
-            ("Total" if subject.settled else "So far", f"**{wording.plain(wording.duration(document.total_ms))}**"),
+            (_time_title(subject), f"**{wording.plain(wording.duration(document.total_ms))}**"),
             ("TTFT", f"**{wording.plain(wording.duration(row.ttft_ms if row else None))}**"),
             ("Model", wording.plain(subject.model or wording.UNKNOWN)),
             ("Engine", wording.plain(subject.engine or wording.UNKNOWN)),
@@ -80,6 +80,13 @@ def _facts(document: Diagnosis, row: RequestItem | None) -> None:
             ("Started", wording.plain(wording.instant_of(subject.started_at))),
         ]
     )
+
+
+def _time_title(subject: Subject) -> str:
+    """What the whole time is: of a lost request it is known up to its last sign only."""
+    if subject.outcome == "lost":
+        return "Until last heard of"
+    return "Total" if subject.settled else "So far"
 
 
 def _time(document: Diagnosis, ttft_ms: float | None) -> None:

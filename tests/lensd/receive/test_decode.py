@@ -198,19 +198,44 @@ def test_gpus() -> None:
     ]  # fmt: skip
 
 
+SENDER = {"host.name": "h", "service.name": "lensd-gateway", "service.instance.id": "i"}
+
+
 def test_request_events() -> None:
     attributes = {"lensd.request.id": "r", "lensd.engine": "one", "lensd.progress.stage": "upstream", "lensd.progress.age_ms": 5000.0}
-    message = logs(
-        {"name": "lensd.request.progress", "attributes": attributes}, resource={"host.name": "h", "service.name": "lensd-gateway"}
-    )
+    message = logs({"name": "lensd.request.progress", "attributes": attributes}, resource=SENDER)
     message.resource_logs[0].scope_logs[0].log_records[0].trace_id = bytes(range(16))
     (row,) = rows(message)["events"]
     assert row == Event(
         seen_at=AT_US, host="h", engine="one", request_id="r", trace_id=bytes(range(16)).hex(),
         name="lensd.request.progress", severity="info",
-        fields='{"lensd.request.id":"r","lensd.progress.stage":"upstream","lensd.progress.age_ms":5000.0}',
+        fields='{"service.name":"lensd-gateway","service.instance.id":"i",'
+               '"lensd.request.id":"r","lensd.progress.stage":"upstream","lensd.progress.age_ms":5000.0}',
         src="log:h/lensd-gateway@2026-11-29T14:38:46.000Z",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "resource", "kept"),
+    [
+        ("lensd.gateway.act", {"lensd.listen": "h:1"}, SENDER, {**SENDER, "lensd.listen": "h:1"}),
+        ("lensd.request.started", {}, {**SENDER, "lensd.listen": "h:1"}, {**SENDER, "lensd.listen": "h:1"}),
+        ("lensd.request.started", {"service.instance.id": "mine"}, SENDER, {**SENDER, "service.instance.id": "mine"}),
+        ("lensd.request.started", {}, {"service.name": "x", "service.version": "1"}, {"service.name": "x"}),
+        ("lensd.request.started", {}, {}, None),
+        ("lensd.engine.request", {"a": 1}, SENDER, {"a": 1}),
+        ("lensd.engine.process", {"a": 1}, SENDER, {"a": 1}),
+        ("somebody.elses", {"a": 1}, SENDER, {"a": 1}),
+    ],
+)  # fmt: skip
+def test_events_of_ours_that_can_be_lost_keep_who_sent_them(
+    name: str, attributes: dict[str, Any], resource: dict[str, Any], kept: dict[str, Any] | None
+) -> None:
+    (row,) = rows(logs({"name": name, "attributes": attributes}, resource=resource))["events"]
+    assert isinstance(row, Event)
+    in_fields = {key: value for key, value in kept.items() if key != "host.name"} if kept is not None else None
+    assert (json.loads(row.fields) if row.fields else None) == in_fields
+    assert row.host == resource.get("host.name")
 
 
 def test_an_events_name_may_be_an_attribute() -> None:

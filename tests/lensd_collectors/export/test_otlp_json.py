@@ -1,6 +1,7 @@
 """What the exporter writes is OTLP: the official protobuf definitions read it and see what was given."""
 
 import base64
+import gzip
 import json
 import math
 from datetime import UTC, datetime
@@ -184,3 +185,25 @@ def test_endpoint(endpoint: str, place: str) -> None:
 def test_endpoint_that_is_none(endpoint: str) -> None:
     with pytest.raises(ValueError, match="no http or https URL"):
         Post(endpoint, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "coding"), [("http://127.0.0.1:4318", None), ("http://[::1]:4318", None), ("https://10.0.0.7:4318", "gzip")]
+)
+def test_only_what_leaves_the_machine_is_compressed(endpoint: str, coding: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bytes, dict[str, str]]] = []
+
+    class Line:
+        def connect(self) -> None: ...
+        def close(self) -> None: ...
+
+        def request(self, method: str, path: str, data: bytes, headers: dict[str, str]) -> None:
+            asked.append((data, headers))
+            raise OSError("enough")
+
+    post = Post(endpoint, None, 1.0)
+    monkeypatch.setattr(post, "_connection", Line)
+    post.send("/v1/traces", b"{}")
+    ((data, headers),) = asked
+    assert headers.get("Content-Encoding") == coding
+    assert (gzip.decompress(data) if coding else data) == b"{}"

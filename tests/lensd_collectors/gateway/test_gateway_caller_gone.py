@@ -1,6 +1,7 @@
 """The caller leaves: how long until the engine sees it, at the engine's own socket, and what is said of the request."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -68,6 +69,29 @@ def test_the_engine_sees_it_at_once(script, body, wait_for, chunks, abruptly):
     assert (record["lensd.said_by"], record["lensd.decision"], record["error.type"]) == ("client", "caller_gone", "caller_gone")
     if chunks is not None:
         assert record["lensd.stream.chunks"] == chunks
+
+
+@pytest.mark.parametrize("body_bytes", [70_000, 500_000, 3_000_000])
+def test_after_a_long_body_too(body_bytes):
+    """Of which so much is read at a time that the reading is stopped for a moment."""
+
+    async def main():
+        async with stage(silent) as s:
+            _, writer = await asyncio.open_connection("127.0.0.1", s.port)
+            body = json.dumps({**CHAT, "user": "x" * body_bytes}).encode()
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body))
+            while not s.app.live:
+                await asyncio.sleep(0.002)
+            writer.write(body)
+            call = await s.engine.posted(1)
+            left_at = time.perf_counter()
+            writer.close()
+            await asyncio.wait_for(call.gone.wait(), 2)
+            return call.gone_at - left_at, await s.record()
+
+    took, record = run(main())
+    assert took < LIMIT_S
+    assert record["lensd.outcome"] == "caller_gone"
 
 
 def test_while_the_body_is_still_being_sent():

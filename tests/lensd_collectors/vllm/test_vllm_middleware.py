@@ -1,21 +1,33 @@
 """One span a request, told from what passed; the app and the caller notice nothing but the ids."""
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.vllm import middleware as middleware_module
+from lensd_collectors.vllm import sender as sender_module
 from lensd_collectors.vllm.middleware import LensdMiddleware
 from lensd_collectors.vllm.sender import Sender
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
 CHUNK = b'data: {"id":"chatcmpl-r1","object":"chat.completion.chunk","model":"tiny-llama","choices":[]}\n\n'
+ROLE = CHUNK.replace(b"[]", b'[{"delta":{"role":"assistant","content":""},"finish_reason":null}]')
+TEXT = CHUNK.replace(b"[]", b'[{"delta":{"content":"a"},"finish_reason":null}]')
+LAST = CHUNK.replace(b"[]", b'[{"delta":{},"finish_reason":"length"}]')
+USAGE = CHUNK.replace(b"[]", b'[],"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}')
 DONE = b"data: [DONE]\n\n"
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 ERROR = b'data: {"error": {"message": "%s", "type": "InternalServerError", "param": null, "code": 500}}\n\n' % ENGINE_DEAD.encode()
@@ -24,6 +36,36 @@ TOO_LONG = b'{"object":"error","message":"too long","type":"BadRequestError","co
 BUSY = b'{"error":{"message":"busy","type":"Service Unavailable","code":503}}'
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Kept:
+    """An exporter that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []  # spans in OTLP's JSON
+        self.events: list[dict[str, Any]] = []
+
+    def spans(self, make: Callable[[], list[str]], count: int) -> None:
+        self.written += [json.loads(span) for span in make()]
+
+    def event(self, name: str, **given: Any) -> None:
+        self.events.append({"name": name, **given})
+
+    def close(self, timeout_s: float = 5.0) -> None: ...
+
+    def said(self, number: int = -1) -> dict[str, Any]:
+        """Attributes of a span; whole numbers are the strings of the wire."""
+        return {pair["key"]: plain(pair["value"]) for pair in self.written[number]["attributes"]}
+
+
+def plain(value: dict[str, Any]) -> Any:
+    [found] = value.values()
+    return [plain(each) for each in found["values"]] if "arrayValue" in value else found
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
 
 
 def answer(status: int, headers: list[tuple[bytes, bytes]], *bodies: bytes, ends: bool = True) -> App:
@@ -38,7 +80,13 @@ def answer(status: int, headers: list[tuple[bytes, bytes]], *bodies: bytes, ends
 
 
 def call(
-    recorder: Any, app: App, method: str = "POST", path: str = "/v1/chat/completions", headers: Any = (), disconnects: bool = False
+    kept: Kept,
+    app: App,
+    method: str = "POST",
+    path: str = "/v1/chat/completions",
+    headers: Any = (),
+    disconnects: bool = False,
+    **given: Any,
 ) -> tuple[dict[str, Any], list[Any]]:
     """The scope as the app left it, and the messages that reached the server."""
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "state": {}}
@@ -50,114 +98,190 @@ def call(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    made = LensdMiddleware(app, Sender(recorder, {"lensd.engine": "e0"}), IdSource(random.Random(1)))
+    made = LensdMiddleware(app, made=Sender(kept, {"lensd.engine": "e0"}), ids=IdSource(random.Random(1)), **given)
     asyncio.run(made(scope, receive, send))  # type: ignore[arg-type]
     return scope, sent
 
 
-def said(recorder: Any) -> dict[str, Any]:
-    [span] = recorder.spans
-    attributes: dict[str, Any] = recorder.attributes(span)
-    return attributes
+def said(kept: Kept) -> dict[str, Any]:
+    assert len(kept.written) == 1
+    return kept.said()
 
 
-def test_stream(recorder: Any) -> None:
-    _, sent = call(recorder, answer(200, SSE, CHUNK, CHUNK, CHUNK, DONE))
+def test_stream(kept: Kept) -> None:
+    _, sent = call(kept, answer(200, SSE, CHUNK, CHUNK, CHUNK, DONE))
     assert [message["body"] for message in sent[1:]] == [CHUNK, CHUNK, CHUNK, DONE, b""]
-    [span] = recorder.spans
-    attributes = said(recorder)
-    assert (span.name, span.kind, span.status.code) == ("POST /v1/chat/completions", 2, 1)
+    [span] = kept.written
+    attributes = said(kept)
+    assert (span["name"], span["kind"], span["status"]) == ("POST /v1/chat/completions", 2, {"code": 1})
     assert attributes["lensd.outcome"] == "ok"
     assert attributes["lensd.said_by"] == "engine"
     assert attributes["lensd.engine"] == "e0"
     assert (attributes["gen_ai.response.id"], attributes["gen_ai.response.model"]) == ("chatcmpl-r1", "tiny-llama")
     assert (attributes["lensd.stream.chunks"], attributes["lensd.stream.done_seen"]) == ("3", True)
+    assert (attributes["lensd.decision"], attributes["lensd.request.streaming"]) == ("allowed", True)
     assert attributes["lensd.bytes_sent"] == str(3 * len(CHUNK) + len(DONE))
     assert 0 <= attributes["lensd.upstream.first_byte_ms"] <= attributes["lensd.upstream.last_byte_ms"]
     assert "error.type" not in attributes
 
 
+def test_a_stream_tells_what_the_gateway_tells_of_one(kept: Kept) -> None:
+    call(kept, answer(200, SSE, ROLE, TEXT, TEXT, LAST, USAGE, DONE))
+    attributes = said(kept)
+    usage = [attributes[f"gen_ai.usage.{name}"] for name in ("input_tokens", "output_tokens", "cache_read.input_tokens")]
+    assert (attributes["gen_ai.response.finish_reasons"], usage) == (["length"], ["7", "2", "4"])
+    first_byte, first_content, last_byte = (
+        attributes[f"lensd.upstream.{name}_ms"] for name in ("first_byte", "first_content", "last_byte")
+    )
+    assert first_byte < first_content < last_byte
+    assert 0 < attributes["lensd.stream.max_gap_ms"] <= last_byte - first_byte
+
+
+def test_without_text_there_is_no_first_content(kept: Kept) -> None:
+    call(kept, answer(200, SSE, b": keep-alive\n\n", ROLE, LAST, DONE))
+    attributes = said(kept)
+    assert (attributes["lensd.outcome"], attributes["lensd.stream.chunks"]) == ("ok", "2")
+    assert "lensd.upstream.first_content_ms" not in attributes
+
+
+@given(st.lists(st.integers(0, 900), max_size=8))
+def test_where_the_app_cuts_its_stream_makes_no_difference(cuts: list[int]) -> None:
+    stream = b"".join((ROLE, TEXT, TEXT, LAST, USAGE, DONE))
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    kept = Kept()
+    _, sent = call(kept, answer(200, SSE, *(stream[a:b] for a, b in itertools.pairwise(edges))))
+    assert b"".join(message.get("body", b"") for message in sent) == stream
+    attributes = said(kept)
+    assert (attributes["lensd.stream.chunks"], attributes["gen_ai.usage.output_tokens"], attributes["lensd.outcome"]) == ("5", "2", "ok")
+    assert attributes["lensd.bytes_sent"] == str(len(stream))
+
+
 @pytest.mark.parametrize(
-    ("app", "outcome", "code", "message"),
+    ("app", "outcome", "decision", "code", "message"),
     [
-        (answer(200, JSON, b'{"id":"chatcmpl-1"}'), "ok", None, None),
-        (answer(200, SSE, CHUNK), "cut", "cut", None),
-        (answer(200, SSE, CHUNK, DONE, ends=False), "cut", "cut", None),
-        (answer(200, SSE, CHUNK, ERROR, DONE), "failed", "InternalServerError", ENGINE_DEAD),
-        (answer(401, JSON, b'{"error":"Unauthorized"}'), "refused", "401", "Unauthorized"),
-        (answer(404, JSON, b'{"detail":"Not Found"}'), "refused", "404", "Not Found"),
-        (answer(404, JSON, NO_MODEL), "refused", "NotFoundError", "The model `x` does not exist."),
-        (answer(400, JSON, TOO_LONG), "refused", "BadRequestError", "too long"),
-        (answer(503, JSON, BUSY), "refused", "Service Unavailable", "busy"),
-        (answer(500, [], b""), "failed", "500", None),
-        (answer(500, JSON, b"not json"), "failed", "500", None),
+        (answer(200, JSON, b'{"id":"chatcmpl-1"}'), "ok", "allowed", None, None),
+        (answer(200, JSON, b'{"id":', ends=False), "cut", "engine_error", "reply_cut", None),
+        (answer(200, SSE, CHUNK), "cut", "engine_error", "stream_cut", "the stream ended without [DONE]"),
+        (answer(200, SSE, CHUNK, LAST), "ok", "allowed", None, None),
+        (answer(200, SSE, CHUNK, LAST, ends=False), "cut", "engine_error", "stream_cut", "the stream ended"),
+        (answer(200, SSE, CHUNK, LAST, DONE, ends=False), "ok", "allowed", None, None),
+        (answer(200, SSE, CHUNK, ERROR, DONE), "failed", "engine_dead", "InternalServerError", ENGINE_DEAD),
+        (answer(401, JSON, b'{"error":"Unauthorized"}'), "refused", "key_missing", "401", "Unauthorized"),
+        (answer(404, JSON, b'{"detail":"Not Found"}'), "refused", "path_unknown", "404", "Not Found"),
+        (answer(404, JSON, NO_MODEL), "refused", "model_unknown", "NotFoundError", "The model `x` does not exist."),
+        (answer(400, JSON, TOO_LONG), "refused", "body_malformed", "BadRequestError", "too long"),
+        (answer(503, JSON, BUSY), "refused", "engine_busy", "Service Unavailable", "busy"),
+        (answer(500, [], b""), "failed", "engine_error", "500", None),
+        (answer(500, JSON, b"not json"), "failed", "engine_error", "500", None),
     ],
 )  # fmt: skip
-def test_outcomes(recorder: Any, app: App, outcome: str, code: str | None, message: str | None) -> None:
-    call(recorder, app)
-    attributes = said(recorder)
-    assert (attributes["lensd.outcome"], attributes.get("error.type")) == (outcome, code)
+def test_outcomes(kept: Kept, app: App, outcome: str, decision: str, code: str | None, message: str | None) -> None:
+    call(kept, app)
+    attributes = said(kept)
+    assert (attributes["lensd.outcome"], attributes["lensd.decision"], attributes.get("error.type")) == (outcome, decision, code)
     assert (attributes.get("lensd.error.message") or "").startswith(message or "")
     assert bool(attributes.get("lensd.error.message")) == bool(message)
 
 
-def test_other_streams_need_no_done(recorder: Any) -> None:
-    call(recorder, answer(200, SSE, b"event: response.completed\ndata: {}\n\n"), path="/v1/responses")
-    attributes = said(recorder)
-    assert (attributes["lensd.outcome"], attributes["lensd.stream.chunks"]) == ("ok", "1")
+def test_a_refused_key_is_the_callers(kept: Kept) -> None:
+    call(kept, answer(401, JSON, b'{"error":"Unauthorized"}'), headers=[(b"authorization", b"Bearer k")])
+    assert said(kept)["lensd.decision"] == "key_unknown"
 
 
-def test_caller_gone(recorder: Any) -> None:
+def response_event(kind: str, status: str) -> bytes:
+    return b'event: %b\ndata: {"type":"%b","response":{"id":"resp_1","object":"response","status":"%b"}}\n\n' % (
+        kind.encode(), kind.encode(), status.encode(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "last", "outcome"),
+    [
+        ("/v1/responses", response_event("response.completed", "completed"), "ok"),
+        ("/v1/responses", response_event("response.failed", "failed"), "failed"),
+        ("/v1/responses", b"", "cut"),
+        ("/v1/audio/transcriptions", b"", "ok"),
+    ],
+)
+def test_streams_of_other_apis_end_in_their_own_way(kept: Kept, path: str, last: bytes, outcome: str) -> None:
+    call(kept, answer(200, SSE, response_event("response.created", "in_progress"), last), path=path)
+    attributes = said(kept)
+    assert (attributes["lensd.outcome"], attributes["gen_ai.response.id"]) == (outcome, "resp_1")
+
+
+def test_a_reply_in_parts_is_read_and_one_too_large_is_not(kept: Kept) -> None:
+    reply = b'{"id":"embd-1","model":"e","data":["%b"],"usage":{"prompt_tokens":9}}'
+    call(kept, answer(200, JSON, (reply % b"x")[:20], (reply % b"x")[20:]), path="/v1/embeddings")
+    call(kept, answer(200, JSON, reply % (b"x" * 500_000), b" " * 600_000, b" "), path="/v1/embeddings")
+    small, large = kept.said(0), kept.said(1)
+    assert (small["gen_ai.response.id"], small["gen_ai.usage.input_tokens"], small["lensd.outcome"]) == ("embd-1", "9", "ok")
+    assert ("gen_ai.response.id" in large, large["lensd.outcome"]) == (False, "ok")
+
+
+def test_caller_gone(kept: Kept) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["type"] == "http.disconnect"
         await send({"type": "http.response.start", "status": 200, "headers": JSON})
         await send({"type": "http.response.body", "body": b"null", "more_body": False})
 
-    call(recorder, app, disconnects=True)
-    attributes = said(recorder)
+    call(kept, app, disconnects=True)
+    attributes = said(kept)
     assert (attributes["lensd.outcome"], attributes["lensd.said_by"]) == ("caller_gone", "client")
-    assert attributes["http.response.status_code"] == "499"
+    assert (attributes["http.response.status_code"], attributes["lensd.bytes_sent"]) == ("499", "0")  # nobody had the body
+    assert "lensd.upstream.first_byte_ms" not in attributes
 
 
-def test_a_disconnect_after_the_end_is_only_the_end(recorder: Any) -> None:
+def test_a_disconnect_after_the_end_is_only_the_end(kept: Kept) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(200, SSE, CHUNK, DONE)(scope, receive, send)
         await receive()
 
-    call(recorder, app, disconnects=True)
-    assert said(recorder)["lensd.outcome"] == "ok"
+    call(kept, app, disconnects=True)
+    assert said(kept)["lensd.outcome"] == "ok"
 
 
-def test_an_error_of_the_app_passes_through_and_is_told(recorder: Any) -> None:
+@pytest.mark.parametrize(("last", "outcome"), [(DONE, "ok"), (ERROR, "failed"), (TEXT, "caller_gone")])
+def test_a_caller_that_leaves_with_all_it_wanted_is_not_gone(kept: Kept, last: bytes, outcome: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answer(200, SSE, TEXT, last, ends=False)(scope, receive, send)
+        await receive()
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        call(kept, app, disconnects=True)
+    assert said(kept)["lensd.outcome"] == outcome
+
+
+def test_an_error_of_the_app_passes_through_and_is_told(kept: Kept) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        call(recorder, app)
-    attributes = said(recorder)
+        call(kept, app)
+    attributes = said(kept)
     assert (attributes["lensd.outcome"], attributes["error.type"]) == ("failed", "ZeroDivisionError")
 
 
-def test_ids_are_given_where_there_are_none(recorder: Any) -> None:
-    scope, _ = call(recorder, answer(200, JSON, b"{}"), headers=[(b"host", b"h"), (b"traceparent", b"nonsense")])
-    [span] = recorder.spans
+def test_ids_are_given_where_there_are_none(kept: Kept) -> None:
+    scope, _ = call(kept, answer(200, JSON, b"{}"), headers=[(b"host", b"h"), (b"traceparent", b"nonsense")])
+    [span] = kept.written
     given = dict(scope["headers"])
     assert given[b"host"] == b"h"
-    assert given[b"x-request-id"].decode() == span.trace_id == said(recorder)["lensd.request.id"]
-    assert given[b"traceparent"].decode() == f"00-{span.trace_id}-{span.span_id}-01"
+    assert given[b"x-request-id"].decode() == span["traceId"] == said(kept)["lensd.request.id"]
+    assert given[b"traceparent"].decode() == f"00-{span['traceId']}-{span['spanId']}-01"
     assert [name for name, _ in scope["headers"]].count(b"traceparent") == 1
-    assert span.parent_span_id == ""
+    assert "parentSpanId" not in span
 
 
-def test_ids_are_kept_where_they_are(recorder: Any) -> None:
+def test_ids_are_kept_where_they_are(kept: Kept) -> None:
     headers = [(b"x-request-id", b"r-1"), (b"traceparent", f"00-{TRACE}-{PARENT}-00".encode())]
-    scope, _ = call(recorder, answer(200, JSON, b"{}"), headers=headers)
-    [span] = recorder.spans
+    scope, _ = call(kept, answer(200, JSON, b"{}"), headers=headers)
+    [span] = kept.written
     assert scope["headers"] == headers
-    assert (span.trace_id, span.parent_span_id, said(recorder)["lensd.request.id"]) == (TRACE, PARENT, "r-1")
+    assert (span["traceId"], span["parentSpanId"], said(kept)["lensd.request.id"]) == (TRACE, PARENT, "r-1")
 
 
-def test_route_and_tokens_that_the_engine_left_in_the_scope(recorder: Any) -> None:
+def test_route_and_tokens_that_the_engine_left_in_the_scope(kept: Kept) -> None:
     class Leaves:
         prompt_tokens, completion_tokens = 12, 16
         path = "/v1/chat/{kind}"
@@ -171,8 +295,8 @@ def test_route_and_tokens_that_the_engine_left_in_the_scope(recorder: Any) -> No
         scope["state"]["request_metadata"] = Leaves()
         await answer(200, JSON, b"{}")(scope, receive, send)
 
-    call(recorder, app)
-    attributes = said(recorder)
+    call(kept, app)
+    attributes = said(kept)
     assert (attributes["http.route"], attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (
         "/v1/chat/{kind}",
         "12",
@@ -181,22 +305,29 @@ def test_route_and_tokens_that_the_engine_left_in_the_scope(recorder: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "spans"),
+    ("method", "path", "paths", "is_observed"),
     [
-        ("GET", "/health", 503, 0),
-        ("GET", "/metrics", 200, 0),
-        ("GET", "/v1/models", 200, 0),
-        ("GET", "/v1/models", 401, 1),
-        ("GET", "/wp-login.php", 404, 1),
-        ("POST", "/tokenize", 200, 1),
+        ("POST", "/v1/chat/completions", None, True),
+        ("POST", "/v1/v1/embeddings", None, True),
+        ("POST", "/chat/completions", None, True),  # /v1 was left out: a 404 worth knowing
+        ("POST", "/tokenize", None, False),
+        ("POST", "/v1", None, False),
+        ("GET", "/v1/models", None, False),
+        ("POST", "/generate", ("/generate", "/api/*"), True),
+        ("POST", "/api/chat", ("/generate", "/api/*"), True),
+        ("POST", "/generate/x", ("/generate", "/api/*"), False),
+        ("POST", "/v1/chat/completions", ("/generate", "/api/*"), False),
+        ("POST", "/any", ("*",), True),
+        ("POST", "/metrics", ("*",), False),
     ],
 )
-def test_which_requests_get_a_span(recorder: Any, method: str, path: str, status: int, spans: int) -> None:
-    call(recorder, answer(status, JSON, b"{}"), method=method, path=path)
-    assert len(recorder.spans) == spans
+def test_which_requests_are_looked_at(kept: Kept, method: str, path: str, paths: Any, is_observed: bool) -> None:
+    given = {} if paths is None else {"paths": paths}
+    scope, _ = call(kept, answer(404, JSON, b"{}"), method=method, path=path, **given)
+    assert (len(kept.written), bool(scope["headers"])) == (int(is_observed), is_observed)
 
 
-def test_content_and_keys_go_nowhere(recorder: Any) -> None:
+def test_content_and_keys_go_nowhere(kept: Kept) -> None:
     error = {
         "error": {
             "message": "1 validation error:\n  {'type': 'int_parsing', 'input': 'planted prompt'} Bearer planted-key-1",
@@ -204,25 +335,26 @@ def test_content_and_keys_go_nowhere(recorder: Any) -> None:
         }
     }
     headers = [(b"authorization", b"Bearer planted-key-1")]
-    call(recorder, answer(400, JSON, json.dumps(error).encode()), headers=headers)
-    call(recorder, answer(200, SSE, CHUNK.replace(b"[]", b'[{"delta":{"content":"planted text"}}]'), DONE), headers=headers)
-    assert "planted" not in repr(recorder.spans)
+    call(kept, answer(400, JSON, json.dumps(error).encode()), headers=headers)
+    call(kept, answer(200, SSE, CHUNK.replace(b"[]", b'[{"delta":{"content":"planted text"}}]'), DONE), headers=headers)
+    call(kept, answer(200, JSON, b'{"id":"a","choices":[{"message":{"content":"planted text"}}]}'), headers=headers)
+    assert "planted" not in repr(kept.written)
 
 
-def test_websockets_and_lifespan_pass_untouched(recorder: Any) -> None:
+def test_websockets_and_lifespan_pass_untouched(kept: Kept) -> None:
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append((scope, receive, send))
 
-    made = LensdMiddleware(app, Sender(recorder, {}))
+    made = LensdMiddleware(app, made=Sender(kept, {}))
     for kind in ("lifespan", "websocket"):
         asyncio.run(made({"type": kind}, "receive", "send"))  # type: ignore[arg-type]
     assert seen == [({"type": "lifespan"}, "receive", "send"), ({"type": "websocket"}, "receive", "send")]
 
 
 def test_without_a_receiver_it_hands_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware_module, "sender", lambda: None)
+    monkeypatch.delenv("LENSD_OTLP", raising=False)
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -233,15 +365,53 @@ def test_without_a_receiver_it_hands_through(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == [(scope, "send")]
 
 
-def test_a_request_that_stays_open_is_told(recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_says_in_arguments_where_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, Any]] = []
+    monkeypatch.setattr(sender_module, "Exporter", lambda endpoint, **given: made.append((endpoint, given)) or Kept())
+    monkeypatch.setattr(sender_module, "_made", {})
+    monkeypatch.setenv("LENSD_OTLP", "http://127.0.0.1:1")
+    app = Starlette(routes=[Route("/v1/{kind}", lambda request: JSONResponse({"id": "a"}), methods=["POST"])])
+    app.add_middleware(LensdMiddleware, endpoint="http://127.0.0.1:2", token="t", service="shop", paths=("/v1/*",))
+    for _ in range(2):
+        app.build_middleware_stack()
+    LensdMiddleware(app)
+    assert [(endpoint, given["token"], given["service"]) for endpoint, given in made] == [
+        ("http://127.0.0.1:2", "t", "shop"),
+        ("http://127.0.0.1:1", None, "lensd-vllm"),
+    ]
+
+
+def test_an_app_of_starlettes(kept: Kept) -> None:
+    def ask(request: Request) -> StreamingResponse:
+        assert request.headers["x-request-id"]
+        return StreamingResponse(iter((TEXT, DONE)), media_type="text/event-stream")
+
+    app = Starlette(routes=[Route("/v1/{kind}/completions", ask, methods=["POST"])])
+    app.add_middleware(LensdMiddleware, made=Sender(kept, {}))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b"", "root_path": ""}
+    asyncio.run(app(scope, receive, send))
+    attributes = said(kept)
+    assert [message.get("body") for message in sent[1:]] == [TEXT, DONE, b""]
+    told = (attributes["http.route"], attributes["lensd.outcome"], attributes["lensd.stream.chunks"])
+    assert told == ("/v1/{kind}/completions", "ok", "1")
+
+
+def test_a_request_that_stays_open_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware_module, "STARTED_AFTER_NS", 20_000_000)
     monkeypatch.setattr(middleware_module, "PROGRESS_EVERY_NS", 30_000_000)
     monkeypatch.setattr(middleware_module, "TICK_S", 0.01)
-    names: Callable[[], list[str]] = lambda: [event.event_name for event in recorder.events]  # noqa: E731
 
     async def wait_for(count: int) -> None:
         async with asyncio.timeout(5):
-            while len(recorder.events) < count:
+            while len(kept.events) < count:
                 await asyncio.sleep(0.005)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -251,10 +421,11 @@ def test_a_request_that_stays_open_is_told(recorder: Any, monkeypatch: pytest.Mo
         await wait_for(3)
         await answer(200, SSE, DONE)(scope, receive, send)
 
-    call(recorder, app)
-    told = [recorder.attributes(event) for event in recorder.events]
-    assert names()[:3] == ["lensd.request.started", "lensd.request.progress", "lensd.request.progress"]
+    call(kept, app)
+    told = [event["attributes"] for event in kept.events]
+    assert [event["name"] for event in kept.events[:3]] == ["lensd.request.started", "lensd.request.progress", "lensd.request.progress"]
     assert [each["lensd.progress.stage"] for each in told[:3]] == ["upstream", "upstream", "streaming"]
     assert told[0]["lensd.progress.age_ms"] >= 20
-    assert told[2]["gen_ai.response.id"] == "chatcmpl-r1"
-    assert {(event.trace_id, event.span_id) for event in recorder.events} == {(recorder.spans[0].trace_id, recorder.spans[0].span_id)}
+    assert (told[2]["gen_ai.response.id"], told[2]["lensd.engine"]) == ("chatcmpl-r1", "e0")
+    [span] = kept.written
+    assert {(event["trace_id"], event["span_id"]) for event in kept.events} == {(span["traceId"], span["spanId"])}

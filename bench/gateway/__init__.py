@@ -1,0 +1,1 @@
+"""Parts of bench_gateway.py: a fake engine, callers, the stacks that are compared, what is measured and what it is held to."""

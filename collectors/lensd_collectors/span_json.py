@@ -1,0 +1,96 @@
+"""One span in OTLP's JSON, written straight as text: a gateway writes five of them for every request.
+
+The encoding is that of `otlp`; what repeats from span to span (engine, model, decision ...) is kept as written.
+"""
+
+import functools
+import re
+from json.encoder import encode_basestring_ascii
+from typing import Final
+
+from lensd_collectors import otlp
+from lensd_collectors.otlp import Attributes, Value
+
+MAX_KEPT: Final = 8192
+
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+
+
+def write(
+    name: str,
+    pairs: str,
+    *,
+    trace_id: str,
+    span_id: str,
+    parent_span_id: str | None,
+    kind: str,
+    start_ns: int,
+    end_ns: int,
+    ok: bool = True,
+    message: str = "",
+) -> str:
+    """A finished span with its attributes, as `pairs` gives them. Raises ValueError where it has no valid ids."""
+    if not _TRACE_ID.fullmatch(trace_id) or not _SPAN_ID.fullmatch(span_id) or trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        trace_id, span_id = otlp.hex_id(trace_id, 32), otlp.hex_id(span_id, 16)
+        if not trace_id or not span_id:
+            raise ValueError("span without a valid trace and span id")
+    parent = otlp.hex_id(parent_span_id, 16) if parent_span_id and not _SPAN_ID.fullmatch(parent_span_id) else parent_span_id
+    above = f'"parentSpanId":"{parent}",' if parent and parent != _NO_SPAN else ""
+    status = '{"code":1}' if ok else f'{{"code":2,"message":{quoted(message)}}}'
+    return (
+        f'{{"traceId":"{trace_id}","spanId":"{span_id}",{above}"name":{_kept(name)},"kind":{otlp.SPAN_KIND[kind]},'
+        f'"startTimeUnixNano":"{start_ns:d}","endTimeUnixNano":"{end_ns:d}","attributes":[{pairs}],"status":{status}}}'
+    )
+
+
+def pairs(attributes: Attributes) -> str:
+    """Attributes but those that are None. Raises TypeError for values that OTLP has no form for."""
+    return ",".join([_pair(key, value) for key, value in attributes.items() if value is not None])
+
+
+def integer(key: str) -> str:
+    """A pair as a template for `%`, for what is another whole number each time."""
+    return f'{{"key":{quoted(key)},"value":{{"intValue":"%d"}}}}'
+
+
+def number(key: str) -> str:
+    """The same for a finite number."""
+    return f'{{"key":{quoted(key)},"value":{{"doubleValue":%r}}}}'
+
+
+def string(key: str) -> str:
+    """The same for a text, which `quoted` has quoted."""
+    return f'{{"key":{quoted(key)},"value":{{"stringValue":%s}}}}'
+
+
+def _pair(key: str, value: Value) -> str:
+    if isinstance(value, float):
+        shown = otlp.number(value)
+        return f'{{"key":{_kept(key)},"value":{{"doubleValue":{shown if isinstance(shown, float) else quoted(shown)}}}}}'
+    if isinstance(value, str | bool | int):
+        return _kept_pair(key, value)
+    values = ",".join([f'{{"stringValue":{quoted(str(each))}}}' for each in value])
+    return f'{{"key":{_kept(key)},"value":{{"arrayValue":{{"values":[{values}]}}}}}}'
+
+
+@functools.lru_cache(MAX_KEPT, typed=True)
+def _kept_pair(key: str, value: str | bool | int) -> str:
+    if isinstance(value, str):
+        shown = f'{{"stringValue":{quoted(value)}}}'
+    elif isinstance(value, bool):
+        shown = '{"boolValue":true}' if value else '{"boolValue":false}'
+    elif value in otlp.INT64:
+        shown = f'{{"intValue":"{int(value)}"}}'
+    else:
+        shown = f'{{"doubleValue":{float(value)!r}}}'
+    return f'{{"key":{quoted(key)},"value":{shown}}}'
+
+
+def quoted(text: str) -> str:
+    """As a JSON string."""
+    return encode_basestring_ascii(otlp.text(text))
+
+
+_kept = functools.lru_cache(1024)(quoted)
