@@ -48,8 +48,10 @@ class Part:
     """One gateway process and what it was put through."""
 
     def __init__(self, name: str, at: House, number: int, together: int, source: random.Random) -> None:
-        self.name, self._at, self._number, self._source = name, at, number, source
-        self._callers = Callers(at.port, at.keys.secrets, deal(source, number), together, source)
+        self.name, self._at, self._source = name, at, source
+        kinds = deal(source, number)
+        self._number = len(kinds)
+        self._callers = Callers(at.port, at.keys.secrets, kinds, together, source)
         self._samples: list[Sample] = []
         self.seconds = self.cpu_us = 0.0
         self.twice = 0

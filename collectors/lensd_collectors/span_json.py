@@ -37,12 +37,29 @@ def write(
         if not trace_id or not span_id:
             raise ValueError("span without a valid trace and span id")
     parent = otlp.hex_id(parent_span_id, 16) if parent_span_id and not _SPAN_ID.fullmatch(parent_span_id) else parent_span_id
-    above = f'"parentSpanId":"{parent}",' if parent and parent != _NO_SPAN else ""
-    status = '{"code":1}' if ok else f'{{"code":2,"message":{quoted(message)}}}'
+    return text(opening(name, kind), trace_id, span_id, above(parent), start_ns, end_ns, pairs, status(ok, message))
+
+
+def text(opening: str, trace_id: str, span_id: str, above: str, start_ns: int, end_ns: int, pairs: str, status: str) -> str:
+    """The same of parts, with ids that are known to be valid."""
     return (
-        f'{{"traceId":"{trace_id}","spanId":"{span_id}",{above}"name":{_kept(name)},"kind":{otlp.SPAN_KIND[kind]},'
-        f'"startTimeUnixNano":"{start_ns:d}","endTimeUnixNano":"{end_ns:d}","attributes":[{pairs}],"status":{status}}}'
+        f'{{"traceId":"{trace_id}","spanId":"{span_id}",{above}{opening}"startTimeUnixNano":"{start_ns}","endTimeUnixNano":"{end_ns}",'
+        f'"attributes":[{pairs}],"status":{status}}}'
     )
+
+
+@functools.lru_cache(1024)
+def opening(name: str, kind: str) -> str:
+    return f'"name":{quoted(name)},"kind":{otlp.SPAN_KIND[kind]},'
+
+
+def above(parent_span_id: str | None) -> str:
+    """The part that names the parent; nothing where there is none."""
+    return f'"parentSpanId":"{parent_span_id}",' if parent_span_id and parent_span_id != _NO_SPAN else ""
+
+
+def status(ok: bool, message: str) -> str:
+    return '{"code":1}' if ok else f'{{"code":2,"message":{quoted(message)}}}'
 
 
 def pairs(attributes: Attributes) -> str:

@@ -166,7 +166,7 @@ class Callers:
         finally:
             guest.ended = _nothing
         if guest.is_broken or (kind.streaming and guest.status == 200 and not guest.is_whole and not guest.is_error):
-            book.broken[kind.name] += 1
+            book.broken[kind.name] += not kind.may_break
             guest.leave(hard=False)
             return None
         book.answers[kind.name, guest.status] += 1
@@ -228,7 +228,7 @@ class Callers:
 
     async def _stick(self, kind: Kind, guest: Guest) -> None:
         if len(self._stuck) >= MOST_STUCK:
-            guest.leave(hard=False)
+            await self._slow(kind, guest)
             return
         guest.stop_reading()
         self._send(kind, guest)

@@ -71,9 +71,10 @@ max_tokens = 32
 
 _READY: Final = re.compile(r'^lensd_gateway_upstream_state\{[^}]*state="ready"[^}]*\} 1\.0$', re.MULTILINE)
 _EXPECTED: Final = re.compile(
-    r"Invalid HTTP request received\."
-    r"|export to http://127\.0\.0\.1:\d+ failed: .*; serving goes on without it"
-    r"|Executing <.*> took \d+\.\d+ seconds"  # asyncio's debug mode on a machine with other work
+    r"^(upstream_(out|stalled|loading|models) [abc]|keys_rejected|degrade_on): "
+    r"|^WARNING:  Invalid HTTP request received\.$"
+    r"|^export to http://127\.0\.0\.1:\d+ failed: .*; serving goes on without it"
+    r"|^Executing <.*> took \d+\.\d+ seconds"  # asyncio's debug mode on a machine with other work
 )
 """Lines that the gateway may write to its standard error in a soak."""
 

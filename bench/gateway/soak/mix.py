@@ -66,6 +66,12 @@ class Kind:
     prompt: int = 1  # times its text
     body: bytes | None = None  # instead of one that is made
     length: int | None = None  # said of the body instead of the truth
+    may_break: bool = False  # its engine may die when the reply is half with the caller
+
+    @property
+    def is_request(self) -> bool:
+        """The gateway gets to know of it."""
+        return self.way is not Way.HALF_HEAD
 
 
 def _stream(name: str, weight: float, act: str = "stream", **more: object) -> Kind:
@@ -84,7 +90,7 @@ MIX: Final = (
     Kind("whole", 260),
     Kind("whole, late", 15, "late"),
     Kind("whole, in pieces", 10, "pieces"),
-    Kind("whole, very large", 0.3, "huge"),
+    Kind("whole, very large", 0.3, "huge", may_break=True),
     Kind("completion", 15, path="/v1/completions"),
     Kind("embedding", 10, path="/v1/embeddings"),
     Kind("response", 10, path="/v1/responses"),
@@ -154,9 +160,15 @@ MIX: Final = (
 
 
 def deal(source: random.Random, number: int) -> list[Kind]:
-    """So many requests, in no order, as the weights say; but first one of each kind, so that nothing is new later on."""
-    first = source.sample(MIX, len(MIX))
-    return first + source.choices(MIX, [kind.weight for kind in MIX], k=max(0, number - len(first)))
+    """So many requests, in no order, as the weights say; but first one of each kind, so that nothing is new later on.
+
+    Among them are some more that never become a request.
+    """
+    dealt = source.sample(MIX, len(MIX))
+    weights = [kind.weight for kind in MIX]
+    while (missing := number - sum(kind.is_request for kind in dealt)) > 0:
+        dealt += source.choices(MIX, weights, k=missing)
+    return dealt
 
 
 def request(kind: Kind, port: int, key: str) -> bytes:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 MIB: Final = 1 << 20
-EARLY: Final = (0.2, 0.3)
+EARLY: Final = (0.2, 0.4)
 """Of the requests: memory in this stretch is what the end is held against."""
-LATE: Final = (0.9, 1.0)
+LATE: Final = (0.8, 1.0)
 MAX_GROWTH_MIB: Final = 8.0
 MAX_GROWTH: Final = 0.10
 LEAST_JUDGED: Final = 50_000

@@ -10,9 +10,9 @@ from gateway.soak.door import Mood
 from gateway.soak.house import ENGINES, House
 
 MOODS: Final = (
-    (Mood.GOOD, 3.0), (Mood.SLOW, 1.5), (Mood.GOOD, 1.5), (Mood.BUSY, 1.0), (Mood.GOOD, 1.0), (Mood.CUT, 0.5), (Mood.DEAD, 2.5),
+    (Mood.GOOD, 4.0), (Mood.SLOW, 1.0), (Mood.GOOD, 2.0), (Mood.BUSY, 0.5), (Mood.GOOD, 3.0), (Mood.CUT, 0.3), (Mood.DEAD, 2.0),
 )  # fmt: skip
-"""A round of it takes eleven seconds; while it is dead, the gateway's queue becomes full."""
+"""A round of it takes thirteen seconds; while it is dead, the gateway's queue becomes full."""
 KEYS_EVERY_S: Final = 1.3
 
 

@@ -16,7 +16,7 @@ from lensd_collectors.gateway.fleet import Fleet, TargetState
 from lensd_collectors.gateway.heads import Heads
 from lensd_collectors.gateway.keyring import Key, KeyRing
 from lensd_collectors.gateway.meter import Lease, Meter
-from lensd_collectors.gateway.prompt import PromptLimits, need
+from lensd_collectors.gateway.prompt import TEMPLATE_TOKENS, PromptLimits, need
 from lensd_collectors.gateway.record import Record
 
 MAX_MODEL: Final = 256
@@ -140,6 +140,8 @@ class Admission:
         if target is None:
             return  # nobody can be asked, and nobody will answer it
         if self._checks_context and (context := self._fleet.max_model_len(model, target)):
+            if limits is NO_LIMITS and len(data) + TEMPLATE_TOKENS <= context and (asked.max_tokens_least or 0) <= context:
+                return  # as nearly all: a byte is a token at most
             limits = msgspec.structs.replace(limits, context=context)
         if limits is NO_LIMITS:
             return

@@ -31,7 +31,7 @@ from lensd_collectors.gateway.pages import Pages
 from lensd_collectors.gateway.record import Limits, Record, Stop
 from lensd_collectors.gateway.reply import Receive, Send, send_whole
 from lensd_collectors.gateway.report import Exporter, Reporter
-from lensd_collectors.gateway.routes import Kind, Route, Routes
+from lensd_collectors.gateway.routes import MODEL_PREFIX, Kind, Route, Routes
 from lensd_collectors.gateway.timer import Timer, watch_load
 from lensd_collectors.gateway.upstream import Client, PooledClient
 
@@ -93,7 +93,9 @@ class Gateway:
             IdSource(random.Random(random_source.getrandbits(256))),
             self.metrics.observe if self.metrics is not None else None,
         )
-        self.switches = Switches(config.degrade, self._degrade_moved)
+        aliases = self.fleet.aliases
+        smaller = {aliases.get(model, model): aliases.get(other, other) for model, other in config.degrade.models.items()}
+        self.switches = Switches(msgspec.structs.replace(config.degrade, models=smaller), self._degrade_moved)
         self._meter = Meter(clock)
         self.live: set[Record] = set()
         self.draining_since = 0
@@ -109,8 +111,7 @@ class Gateway:
         self._dispatcher = Dispatcher(self._config.retry, self.fleet, client, self._ids, self._clock, self._jitter)
         self.reporter.started(self._config.listen, self._wall())
         await self.fleet.refresh(client)
-        if self.keys is not None and not len(self.keys):
-            self._act("keys_missing", "", f"{self._config.keys_file} holds no keys: every request is refused until one is added", "warning")
+        self._tell_keyless()
         timer = Timer(self.live, self.limits, self.fleet, client, self.reporter, self._reload_keys, self._clock, self._wall)
         work = [self.fleet.keep_fresh(client), timer.run()]
         if self._config.degrade.enabled:
@@ -218,7 +219,6 @@ class Gateway:
             request_id=sane_id(heads.request_id) or trace_id,
             session_id=sane_id(heads.session_id),
             client_timeout_ms=heads.client_timeout_ms,
-            hold_next=scope[CONNECTION].hold_next,
             is_last=bool(self.draining_since),
             task=asyncio.current_task(),
         )
@@ -253,9 +253,10 @@ class Gateway:
     async def _list_models(self, route: Route, record: Record, key: Key | None, scope: Scope, send: Send) -> None:
         cards = self.fleet.cards(_everything if key is None else key.allows)
         if route.kind is Kind.MODEL:
-            record.model = _printable(scope["path"].removeprefix("/v1/models/"))
-            self._admission.resolve(record.model, key)
-            body = msgspec.json.encode(next(card for card in cards if card.id == record.model))
+            name = scope["path"].removeprefix(MODEL_PREFIX)
+            record.model = _printable(name)
+            self._admission.resolve(name, key)
+            body = msgspec.json.encode(next(card for card in cards if card.id == name))
         else:
             body = msgspec.json.encode(_ModelsReply("list", cards))
         record.outcome, record.said_by = Outcome.OK, SaidBy.GATEWAY
@@ -290,8 +291,13 @@ class Gateway:
             if done := self.keys.reload():
                 self._meter.keep(self.keys.ids)
                 self._act("keys_reloaded", "", done)
+                self._tell_keyless()
         except KeysError as error:
             self._act("keys_rejected", "", str(error), "error")
+
+    def _tell_keyless(self) -> None:
+        if self.keys is not None and not len(self.keys):
+            self._act("keys_missing", "", f"{self._config.keys_file} holds no keys: every request is refused until one is added", "warning")
 
     def _act(self, act: str, engine: str, message: str, severity: str = "info") -> None:
         if severity != "info":

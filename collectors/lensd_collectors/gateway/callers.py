@@ -10,9 +10,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lensd_collectors.conventions import Decision
 from lensd_collectors.gateway.app import CONNECTION, UNREAD
 from lensd_collectors.gateway.decisions import Refused
+from lensd_collectors.gateway.sending import Sending
 
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers
 HEAD_WITHIN_S: Final = 30.0  # from a head's first byte to its end
+MAX_WAITING: Final = 8  # requests behind the one under way, on the same connection; what comes after them is not read yet
 
 _OFFERS: Final = (b"upgrade", b"http2-settings")
 
@@ -32,19 +34,33 @@ class CallerProtocol(HttpToolsProtocol):
     _is_at_start = False  # what is read next is the first byte of a head
     _head_bytes = 0  # at least so many have come, where it has not ended
     _head_since = 0.0
+    _bare_bytes = 0  # so many have come after a head, at most, without one of a body
     _data = b""
     _again = b""  # to be read in place of what was read last
+    _served: RequestResponseCycle | None = None  # the request under way; `cycle` may be one that waits behind it
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         # One that says nothing at first is idle like one that says nothing any more.
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True  # which uvicorn sets on `cycle` only
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        # Not as the cycle's own `send`: the two would hold each other, and only the collector could free them.
+        super()._start_asgi_task(cycle, lambda scope, receive, _: app(scope, receive, Sending(cycle).send))
+
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
         if self._in_head:
             self._head_bytes += len(data)
+        elif self._in_body:
+            self._bare_bytes += len(data)
         while data:
             self._data, self._again = data, b""
             self._is_at_start = not self._in_head and not self._in_body
@@ -56,6 +72,8 @@ class CallerProtocol(HttpToolsProtocol):
                 self.send_400_response("")
             else:
                 self._wait_for_head()
+        elif self._bare_bytes > MAX_HEAD and self._in_body and not self._is_refused:
+            self.send_400_response("")  # a chunk's extensions or trailers without end
 
     def _wait_for_head(self) -> None:
         """Not while a reply is on its way: it would be cut off."""
@@ -80,12 +98,21 @@ class CallerProtocol(HttpToolsProtocol):
             self._is_too_long = True
             raise _TooLongError
         super().on_headers_complete()
-        self._in_body = True
+        self._in_body, self._bare_bytes = True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else a trailer: whoever is in front of the gateway has not looked at it, and nobody reads it
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._bare_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
-        if not self.pipeline:  # a long body stops the reading, and who does not read does not see that the caller leaves
+        # Long bodies and requests that come too early stop the reading; and who does not read does not see that the caller leaves.
+        if len(self.pipeline) < MAX_WAITING:
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:

@@ -71,7 +71,7 @@ class GatewayConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fr
     upstreams: tuple[Upstream, ...] = ()  # the engines
     aliases: dict[str, str] = {}  # name that callers may use -> served name
     fallback_models: dict[str, str] = {}  # model -> model that answers while no engine has the first
-    routes: tuple[str, ...] = ()  # more POST paths that are passed on, such as /v1/rerank
+    routes: tuple[str, ...] = ()  # more POST paths to pass on, such as /v1/rerank; a key's limits on a request's tokens do not hold there
     keys_file: str = "keys.toml"  # what `lensd keys add` writes; read again when it changes
     require_key: bool = True  # false: anybody may call; on loopback only
     deny_as: int = 403  # 404: a model that a key may not use looks unknown; the record still tells them apart

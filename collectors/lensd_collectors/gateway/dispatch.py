@@ -133,7 +133,7 @@ class Dispatcher:
             self._fleet.refused(target, "does not take connections")
             return _failed(Decision.NO_UPSTREAM, f"{target.name} does not take connections ({refused})")
         except BrokenError as broken:
-            return _failed(Decision.ENGINE_ERROR, f"{target.name} {broken}", "the engine closed the connection before it answered")
+            return _failed(Decision.ENGINE_ERROR, f"{target.name}: {broken}", "the engine closed the connection before it answered")
         except Refused as refusal:
             return Failure(refusal, refusal.decision)
         except asyncio.CancelledError:

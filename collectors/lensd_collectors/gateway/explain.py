@@ -210,11 +210,14 @@ def _known(key: Key) -> str:
 
 def _explain_model(course: _Course, name: str, key: Key | None, config: GatewayConfig, served: Served) -> None:
     """A scope is held against the model that is asked in the end, whatever the caller calls it."""
-    aliases = Names(config).aliases
+    names = Names(config)
+    aliases, fallback = names.aliases, names.fallback(name)
     model = aliases.get(name, name)
     called = f"{shown(name)} is an alias of {model}" if model != name else shown(name)
     if model in served.models:
         course.ok("model exists", called)
+    elif fallback in served.models and (key is None or (key.allows(model) and key.allows(fallback))):
+        course.ok("model exists", f"{called}; while no engine has it, its fallback {fallback} answers")
     elif served.is_complete:
         listed = ", ".join(sorted(served.models)) or "none"
         course.refused("model exists", _unknown(name, key, aliases, served), f"{called} is not served; served are {listed}")

@@ -184,9 +184,7 @@ class Metrics:
         asked = self._aliases.get(record.model, record.model)
         model = self._label(record.dispatched_model or asked)
         route = record.route if record.route in self._routes else OTHER
-        self._requests.add(
-            1, route, model, record.outcome.value, record.decision.value, _STATUSES.get(record.status, OTHER), record.said_by.value
-        )
+        self._requests.add(1, route, model, record.outcome, record.decision, _STATUSES.get(record.status, OTHER), record.said_by)
         self._observe_times(record, model)
         if record.facts.prompt_tokens:
             self._tokens.add(record.facts.prompt_tokens, "prompt", model)
@@ -215,12 +213,12 @@ class Metrics:
         stages = self._stages
         stages.add(_seconds(record.received, record.ended), _TOTAL, model)
         if first_sent := next((each.sent for each in record.earlier if each.sent), record.sent):
-            stages.add(_seconds(record.received, first_sent), Stage.AUTH_ROUTING.value, model)
+            stages.add(_seconds(record.received, first_sent), Stage.AUTH_ROUTING, model)
         if record.sent and record.first_byte:
             stages.add(_seconds(record.sent, record.first_byte), _UPSTREAM_FIRST_BYTE, model)
         if not record.is_sse or not record.first_out:
             return
-        stages.add(_seconds(record.first_out, record.last_out or record.ended), Stage.STREAMING.value, model)
+        stages.add(_seconds(record.first_out, record.last_out or record.ended), Stage.STREAMING, model)
         self._max_gap.add(record.max_gap / 1e9, model)
         if record.first_content:
             self._ttft.add(_seconds(record.received, record.first_content), model)

@@ -5,6 +5,7 @@ from typing import Final
 from lensd_collectors.conventions import Decision, Outcome, SaidBy
 from lensd_collectors.gateway.faults import Fault, read_stream_fault
 from lensd_collectors.gateway.record import Record
+from lensd_collectors.gateway.replies import MAX_FINISH_REASONS
 
 _SAY_WHEN_DONE: Final = ("/chat/completions", "/completions", "/responses", "/messages")  # paths of streams with a closing event
 
@@ -27,8 +28,9 @@ def judge_stream(record: Record, *, is_whole: bool) -> bool:
         blame(record, read_stream_fault(facts.error))
         facts.error = None
         return True
-    # Some engines leave [DONE] out: with a finish reason and a clean end nothing is missing. Other APIs never say that they are done.
-    is_enough = bool(facts.finish_reasons) or not record.route.endswith(_SAY_WHEN_DONE)
+    # Some engines leave [DONE] out: with all finish reasons and a clean end nothing is missing. Other APIs never say that they are done.
+    wanted = min(facts.choices, MAX_FINISH_REASONS) or 1
+    is_enough = len(facts.finish_reasons) >= wanted or not record.route.endswith(_SAY_WHEN_DONE)
     if scanner is not None and (scanner.done_seen or (is_whole and is_enough)):
         record.outcome = Outcome.OK
         return True

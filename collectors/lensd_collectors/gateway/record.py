@@ -1,7 +1,6 @@
 """One slotted record a request: what was seen and when, and the limits that hold for it."""
 
 import asyncio
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -44,10 +43,6 @@ class Attempt(msgspec.Struct, frozen=True):
     ended: int
     status: int
     error: str  # code of what went wrong
-
-
-def _nothing() -> None:
-    pass
 
 
 class Record(msgspec.Struct, eq=False, kw_only=True):
@@ -111,7 +106,6 @@ class Record(msgspec.Struct, eq=False, kw_only=True):
     send: Any = None  # ASGI's, for heartbeats
     flow: Any = None  # the connection's: `write_paused` while the caller does not read
     is_last: bool = False  # on its connection: the gateway is draining
-    hold_next: Callable[[], None] = _nothing  # the connection's: what is written next goes out with what follows it
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     reported_stage: Progress | None = None  # of the last event sent

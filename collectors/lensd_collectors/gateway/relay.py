@@ -93,13 +93,13 @@ class Relay:
                 record.bytes_out += len(data)
                 record.waits_since = record.last_out = clock()
         except BrokenError as broken:
-            why = f"{record.engine} {broken}"
+            why = f"{record.engine}: {broken}"
         if not record.first_byte:
             raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before the first byte of its stream", reason=why)
         frames = b""
         scanner.finish()
         if not judge_stream(record, is_whole=not why):
-            record.error_message += f": {why}" if why else ""
+            record.error_message += f"; {why}" if why else ""
             frames = error_frames(Refused(Decision.ENGINE_ERROR, "the engine's stream broke off before its end", code="stream_cut"), record)
         await finish_stream(record, send, frames)
 
@@ -117,7 +117,7 @@ class Relay:
                 held += len(data)
         except BrokenError as error:
             said = "the engine closed the connection in the middle of its reply"
-            raise Refused(Decision.ENGINE_ERROR, said, reason=f"{record.engine} {error}") from error
+            raise Refused(Decision.ENGINE_ERROR, said, reason=f"{record.engine}: {error}") from error
         if held > MAX_HELD_BYTES:
             await (self._refuse_whole() if record.started_out else self._pass_on(reply, parts))
             return None

@@ -26,6 +26,7 @@ class Facts(msgspec.Struct, eq=False):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reasons: tuple[str, ...] = ()
+    choices: int = 0  # answers to the one prompt; each has a finish reason of its own
     has_content: bool = False  # an event of the stream carried generated text, reasoning or a tool call
     error: bytes | None = None  # the first error, as {"error": ...}
 
@@ -50,6 +51,8 @@ class Facts(msgspec.Struct, eq=False):
     def _take_choices(self, choices: "list[_Choice]") -> bool:
         has_content = False
         for choice in choices:
+            if type(choice.index) is int and choice.index >= self.choices:
+                self.choices = choice.index + 1
             if choice.finish_reason is not None:
                 self._finish(choice.finish_reason)
             delta = choice.delta
@@ -118,6 +121,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: Any = None
     finish_reason: Any = None
     text: Any = None
     delta: _Delta | None = None

@@ -65,8 +65,6 @@ def engine_headers(record: Record, reply: Reply, *, length: int | None) -> list[
 
 async def send_start(record: Record, send: Send, status: int, headers: list[Header]) -> None:
     record.started_out, record.status = True, status
-    if record.method != "HEAD":  # after which nothing follows
-        record.hold_next()  # what follows at once goes out with it
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 

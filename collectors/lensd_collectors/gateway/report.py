@@ -13,6 +13,10 @@ from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.gateway.record import Attempt, Record
 from lensd_collectors.otlp import Attributes, Value
 
+_AUTH_ROUTING, _UPSTREAM, _STREAMING = (
+    span_json.opening(c.SPAN_AUTH_ROUTING, "internal"), span_json.opening(c.SPAN_UPSTREAM, "client"),
+    span_json.opening(c.SPAN_STREAMING, "internal"),
+)  # fmt: skip
 _REQUEST_ID, _RESPONSE_ID = span_json.string(c.REQUEST_ID), span_json.string(c.RESPONSE_ID)
 _BYTES_SENT, _MAX_TOKENS, _CHUNKS, _ATTEMPT = (span_json.integer(each) for each in (c.BYTES_SENT, c.MAX_TOKENS, c.CHUNKS, c.ATTEMPT))
 _INPUT_TOKENS, _OUTPUT_TOKENS, _CACHED_TOKENS = (span_json.integer(each) for each in (c.INPUT_TOKENS, c.OUTPUT_TOKENS, c.CACHED_TOKENS))
@@ -101,55 +105,39 @@ class Reporter:
 
 def request_spans(record: Record, ids: IdSource) -> list[str]:
     """The spans of a request that has ended, the server's last."""
+    text, trace_id, above = span_json.text, record.trace_id, span_json.above(record.span_id)
+    clock = record.wall_ns - record.received  # what makes a stamp wall time
     request_id = _REQUEST_ID % span_json.quoted(record.request_id)
-    first_sent = next((each.sent for each in record.earlier if each.sent), 0) or record.sent
     ok = _is_ok(record)
-    decided = span_json.pairs({c.DECISION: record.decision.value})
+    status, fine = span_json.status(ok, record.error_message), span_json.status(True, "")
+    first_sent = next((each.sent for each in record.earlier if each.sent), 0) or record.sent
     spans = [
-        _child(
-            c.SPAN_AUTH_ROUTING,
-            record,
-            "internal",
-            ids.span_id(),
-            record.received,
-            first_sent or record.ended,
-            f"{request_id},{decided}",
-            ok,
+        text(
+            _AUTH_ROUTING, trace_id, ids.span_id(), above, record.wall_ns, clock + (first_sent or record.ended),
+            f"{request_id},{_decision_pair(record.decision)}", status,
         )
-    ]
+    ]  # fmt: skip
     for number, attempt in enumerate(record.earlier, 1):
         if attempt.sent:
             pairs = f"{request_id},{span_json.pairs(_earlier_attributes(attempt, number))}"
-            spans.append(_child(c.SPAN_UPSTREAM, record, "client", attempt.span_id, attempt.sent, attempt.ended, pairs, ok=False))
+            failed = span_json.status(False, attempt.error)
+            spans.append(text(_UPSTREAM, trace_id, attempt.span_id, above, clock + attempt.sent, clock + attempt.ended, pairs, failed))
     if record.sent:
         until = record.ended if record.outcome in _WAITED_TO_THE_END or not record.last_byte else record.last_byte
         pairs = f"{request_id},{upstream_pairs(record)}"
-        spans.append(_child(c.SPAN_UPSTREAM, record, "client", record.upstream_span_id, record.sent, until, pairs, ok))
+        spans.append(text(_UPSTREAM, trace_id, record.upstream_span_id, above, clock + record.sent, clock + until, pairs, status))
     if record.first_out:
         until = record.last_out or record.ended
-        spans.append(_child(c.SPAN_STREAMING, record, "internal", ids.span_id(), record.first_out, until, request_id, ok=True))
-    spans.append(
-        span_json.write(
-            f"{record.method} {record.route}",
-            f"{request_id},{request_pairs(record)}",
-            trace_id=record.trace_id,
-            span_id=record.span_id,
-            parent_span_id=record.parent_span_id,
-            kind="server",
-            start_ns=record.wall_ns,
-            end_ns=record.wall(record.ended),
-            ok=ok,
-            message=record.error_message,
-        )
-    )
+        spans.append(text(_STREAMING, trace_id, ids.span_id(), above, clock + record.first_out, clock + until, request_id, fine))
+    opening = span_json.opening(f"{record.method} {record.route}", "server")
+    over, pairs = span_json.above(record.parent_span_id), f"{request_id},{request_pairs(record)}"
+    spans.append(text(opening, trace_id, record.span_id, over, record.wall_ns, clock + record.ended, pairs, status))
     return spans
 
 
-def _child(name: str, record: Record, kind: str, span_id: str, start: int, end: int, pairs: str, ok: bool) -> str:
-    return span_json.write(
-        name, pairs, trace_id=record.trace_id, span_id=span_id, parent_span_id=record.span_id, kind=kind, start_ns=record.wall(start),
-        end_ns=record.wall(max(start, end)), ok=ok, message=record.error_message,
-    )  # fmt: skip
+@functools.cache
+def _decision_pair(decision: Decision) -> str:
+    return span_json.pairs({c.DECISION: decision.value})
 
 
 _WAITED_TO_THE_END = frozenset((Outcome.TIMED_OUT, Outcome.CALLER_GONE))

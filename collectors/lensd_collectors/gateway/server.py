@@ -128,41 +128,10 @@ def _spare_garbage_collection() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-class Joining:
-    """A transport that holds one write back on demand and sends it with the next: a reply's head goes out with its first bytes."""
-
-    __slots__ = ("_held", "_holds", "_transport", "abort", "close", "get_extra_info", "is_closing", "pause_reading", "resume_reading")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._held, self._holds = b"", False
-        self.is_closing, self.close, self.abort = transport.is_closing, transport.close, transport.abort
-        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
-        self.get_extra_info = transport.get_extra_info
-
-    def hold_next(self) -> None:
-        self._holds = True
-
-    def write(self, data: bytes) -> None:
-        if self._holds:
-            self._held, self._holds = data, False
-        elif self._held:
-            self._transport.write(self._held + data)
-            self._held = b""
-        else:
-            self._transport.write(data)
-
-
 class Protocol(CallerProtocol):
     """Tells the gateway at once that a caller has left, wherever its request stands, without a task a request that waits for it."""
 
     on_lost: Callable[[], None] | None = None  # set while a request is served
-    hold_next: Callable[[], None]
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        joining = Joining(transport)
-        self.transport, self.hold_next = cast(asyncio.Transport, joining), joining.hold_next
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -420,7 +420,7 @@ SERVER_ROWS = (
         "engine_error",
         "the engine closed the connection before it answered",
         ask=chat("tiny-breaks"),
-        reason="plant-engine-1 closed in the middle of its reply's head",
+        reason="plant-engine-1: closed in the middle of its reply's head",
     ),
     _server(
         "the engine sends somewhere else",

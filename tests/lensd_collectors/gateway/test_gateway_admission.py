@@ -2,9 +2,11 @@
 
 import json
 import socket
+from urllib.parse import quote
 
 import pytest
 from gateway_house import KEYS, MODEL, House, house, key_id, wait_for
+from gateway_stage import FakeEngine, run, stage_of
 from lensd_collectors.gateway.keys import append, entry_of
 
 ASK = {"model": MODEL, "messages": [], "stream": False}
@@ -74,6 +76,22 @@ def test_a_broken_file_keeps_the_keys_it_had_and_is_told_of_once(serving, tmp_pa
     changed(serving, "keys_reloaded")
     assert serving.kept.acts().count("keys_rejected") == rejected
     assert status(serving, KEYS["narrow"]) == 200
+
+
+def test_a_file_that_holds_no_keys_any_more_is_warned_of(serving, tmp_path):
+    (tmp_path / "keys.toml").write_text("")
+    said = changed(serving, "keys_missing")
+    assert (said["severity"], status(serving, KEYS["narrow"])) == ("warning", 401)
+
+
+@pytest.mark.parametrize("name", ["/srv/models/" + "m" * 200, "org/model:tag"])
+def test_the_card_of_a_model_with_any_name(name):
+    async def main():
+        async with stage_of(FakeEngine(None, [name])) as s:
+            return [await s.ask(None, path, "GET") for path in (f"/v1/models/{name}", f"/v1/models/{quote(name, safe='')}")]
+
+    for answer in run(main()):
+        assert (answer.status, json.loads(answer.body)["id"]) == (200, name)
 
 
 def test_limits_hold_over_a_change_of_the_file(serving, tmp_path):

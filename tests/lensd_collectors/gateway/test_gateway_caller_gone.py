@@ -108,6 +108,25 @@ def test_while_the_body_is_still_being_sent():
     assert (record["lensd.outcome"], calls) == ("caller_gone", 0)
 
 
+@pytest.mark.parametrize("waiting", [1, 7])
+def test_with_more_requests_waiting_on_its_connection(waiting, caplog):
+    async def main():
+        async with stage(silent) as s:
+            _, writer = await s.open()
+            call = await s.engine.posted(1)
+            data = json.dumps(CHAT).encode()
+            for _ in range(waiting):
+                writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
+                await writer.drain()
+            writer.close()
+            await asyncio.wait_for(call.gone.wait(), 2)
+            return await s.record(), len(s.engine.posts)
+
+    record, posts = run(main())
+    assert (record["lensd.outcome"], posts) == ("caller_gone", 1)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("last", "outcome", "status", "decision"),
     [

@@ -102,6 +102,20 @@ def test_an_engine_that_says_nothing_makes_it_unknown_and_not_no(ring):
     assert refused.answer.is_sure is False
 
 
+@pytest.mark.parametrize(
+    ("model", "fallback", "state", "result"),
+    [
+        ("llama-70b", "llama-7b", "ok", "ok"),
+        ("llama-70b", "qwen3", "refused", "refused"),  # which the key may not use
+        ("qwen4", "llama-7b", "refused", "refused"),
+        ("llama-70b", "llama-1b", "refused", "refused"),  # which is not served either
+    ],
+)
+def test_a_fallback_answers_for_a_model_that_is_not_served(ring, model, fallback, state, result):
+    got = told(ring, config=GatewayConfig(fallback_models={model: fallback}), key_id="team-a", model=model)
+    assert (states(got)["model exists"], got.result) == (state, result)
+
+
 def test_a_scope_is_held_against_the_model_behind_an_alias(ring):
     config = GatewayConfig(aliases={"fast": "llama-7b", "llama-big": "qwen3"})
     assert told(ring, config=config, key_id="team-a", model="fast").result is StepState.OK

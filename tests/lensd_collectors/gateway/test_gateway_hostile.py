@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from gateway_house import KEYS, MODEL, SSE, WHOLE, House, house, key_id
+from gateway_house import KEYS, MODEL, SSE, WHOLE, House, house, key_id, wait_for
 from lensd_collectors.gateway import callers, server
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -42,10 +42,10 @@ def get(path: bytes, *headers: bytes, method: bytes = b"GET") -> bytes:
     return request(b"%s %s HTTP/1.1" % (method, path), *headers, body=None)
 
 
-def chunked(line: bytes, *headers: bytes) -> bytes:
+def chunked(line: bytes, *headers: bytes, key: bytes = KEY) -> bytes:
     half = len(BODY) // 2
     parts = b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in (BODY[:half], BODY[half:]))
-    return request(line, *headers, b"transfer-encoding: chunked", body=None) + parts + b"0\r\n\r\n"
+    return request(line, *headers, b"transfer-encoding: chunked", body=None, key=key) + parts + b"0\r\n\r\n"
 
 
 class _Pipe:
@@ -236,6 +236,25 @@ def test_a_body_that_waits_to_be_asked_for(usual, key, status):
         assert read(pipe).status == status
 
 
+def test_what_comes_behind_a_body_is_no_header(usual):
+    """Whoever stands in front of the gateway looks at headers only."""
+    trailers = b"x-request-id: behind\r\nx-behind: yes\r\n"
+    (reply,) = send(usual, chunked(POST).removesuffix(b"\r\n") + trailers + b"\r\n")
+    assert (reply.status, IDS.fullmatch(reply.headers["x-request-id"]) is not None) == (200, True)
+    assert "x-behind" not in usual.engine.calls[-1].headers
+    (reply,) = send(usual, chunked(POST, key=b"").removesuffix(b"\r\n") + KEY + b"\r\n")
+    assert (reply.status, reply.error["code"]) == (401, "missing_api_key")
+
+
+@pytest.mark.parametrize(("begun", "more"), [(b"0\r\n", b"x-a: b\r\n"), (b"0\r\nx-a: ", b"bbbb"), (b"1;", b"bbbb")])
+def test_what_comes_beside_a_body_has_an_end(usual, begun, more):
+    with socket.create_connection(("127.0.0.1", usual.port), timeout=5) as sock:
+        sock.sendall(chunked(POST).removesuffix(b"0\r\n\r\n") + begun)
+        with pytest.raises(ConnectionError):  # it was answered, and the connection is closed
+            sock.sendall(more * LONG * 100)
+    wait_for(lambda: not usual.app.live)
+
+
 @pytest.mark.parametrize(("too_large", "status"), [(b"x" * 60_000, 413), (b"x" * 500_000, 413)])
 def test_a_connection_is_usable_after_a_body_that_was_refused(usual, too_large, status):
     first, second = send(usual, request(body=too_large) + request(), 2)
@@ -254,7 +273,7 @@ def test_a_head_without_end_is_refused(usual, name):
 def test_a_head_without_end_is_refused_before_its_end(usual, part):
     with socket.create_connection(("127.0.0.1", usual.port), timeout=5) as sock:
         sock.sendall(POST + b"\r\nx-slow: ")
-        for _ in range(LONG // part):
+        for _ in range(callers.MAX_HEAD // part + 1):
             sock.sendall(b"a" * part)
         check_too_long(usual, read(_Pipe(sock)))
 

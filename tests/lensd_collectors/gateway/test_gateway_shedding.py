@@ -189,13 +189,14 @@ def test_a_cap_may_refuse_long_prompts():
     assert short.status == 200
 
 
-def reroute(**given) -> dict:
-    return shedding(Act.REROUTE, in_flight=1, models={MODEL: SMALL}, **given)
+def reroute(models: dict[str, str] | None = None) -> dict:
+    return shedding(Act.REROUTE, in_flight=1, models=models or {MODEL: SMALL})
 
 
-def test_requests_go_to_the_smaller_model():
+@pytest.mark.parametrize("models", [{MODEL: SMALL}, {"big": "quick"}])
+def test_requests_go_to_the_smaller_model(models):
     async def main():
-        async with stage_of(Engine(), Engine([SMALL]), **reroute()) as s:
+        async with stage_of(Engine(), Engine([SMALL]), aliases={"big": MODEL, "quick": SMALL}, **reroute(models)) as s:
             opened = await fill(s, 2)
             await switched(s, "degrade_on")
             answer = await s.ask()
