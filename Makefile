@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/record_demo.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: .venv/installed ## the environment in .venv, from the lock file
 

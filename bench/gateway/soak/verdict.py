@@ -1,6 +1,5 @@
 """From what a soak found to budgets: each one a sentence, a limit and a value, held or not."""
 
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -71,11 +70,14 @@ def budgets(found: Found) -> Iterator[Budget]:
 
 
 def memory(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Early and late, MiB: medians of the samples in these stretches; of a run too short for that, the nearest sample."""
-    early, late = (_median(samples, *stretch) / MIB for stretch in (EARLY, LATE))
+    """Early and late, MiB: the least that was seen in these stretches, since large replies come and go.
+
+    Of a run too short for that, the nearest sample.
+    """
+    early, late = (_least(samples, *stretch) / MIB for stretch in (EARLY, LATE))
     return early, late
 
 
-def _median(samples: Sequence[Sample], least: float, most: float) -> float:
-    inside = [each.resident for each in samples if least <= each.share <= most]
-    return statistics.median(inside or [min(samples, key=lambda each: abs(each.share - most)).resident])
+def _least(samples: Sequence[Sample], start: float, end: float) -> int:
+    inside = [each.resident for each in samples if start <= each.share <= end]
+    return min(inside or [min(samples, key=lambda each: abs(each.share - end)).resident])

@@ -158,7 +158,7 @@ main()
         ("duckdb", "serve", ("serve",)),
         ("uvicorn", "serve", ("serve",)),
         ("starlette", "serve", ("serve",)),
-        ("aiohttp", "gateway", ("gateway",)),
+        ("httptools", "gateway", ("gateway",)),
         ("streamlit", "dashboard", ("dashboard",)),
     ],
 )

@@ -153,16 +153,18 @@ ticks = st.lists(
     ),
     max_size=60,
 )
-configs = st.builds(
-    Degrade,
-    enabled=st.just(True),
-    in_flight=st.integers(0, 12),
-    waiting=st.integers(0, 6),
-    kv_usage=st.floats(0, 1),
-    leave_at=st.floats(0, 1),
-    enter_after_s=seconds,
-    leave_after_s=seconds,
+settings = st.fixed_dictionaries(
+    {
+        "enabled": st.just(True),
+        "in_flight": st.integers(0, 12),
+        "waiting": st.integers(0, 6),
+        "kv_usage": st.floats(0, 1, exclude_max=True),
+        "leave_at": st.floats(0, 1),
+        "enter_after_s": seconds,
+        "leave_after_s": seconds,
+    }
 )
+configs = settings.filter(lambda given: given["in_flight"] or given["waiting"] or given["kv_usage"]).map(lambda given: Degrade(**given))
 
 
 def is_over(config, signals):
@@ -205,16 +207,28 @@ def test_whatever_the_signals_it_moves_just_when_what_speaks_for_it_has_lasted(c
         assert after - before >= int((config.enter_after_s if act == "degrade_on" else config.leave_after_s) * S)
 
 
-@given(configs, ticks, st.booleans())
-def test_what_is_not_enabled_or_has_no_threshold_is_never_on(config, ticks, is_enabled):
-    off = {"in_flight": 0, "waiting": 0, "kv_usage": 0.0} if is_enabled else {"enabled": False}
-    told = Told(msgspec.structs.replace(config, **off))
+@given(settings, ticks)
+def test_what_is_not_enabled_is_never_on(given_settings, ticks):
+    told = Told(Degrade(**{**given_settings, "enabled": False}))
     second = 0.0
     for step, *signals in ticks:
         second += step
         told.tick(second, *signals)
         assert told.switches.decide("m", None) is None
     assert told.acts == []
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "says"),
+    [
+        ({}, "without a threshold"),
+        ({"kv_usage": 1.0}, "never exceeded"),
+        ({"in_flight": 1, "act": "reroute"}, "without models"),
+    ],
+)
+def test_a_switch_that_could_do_nothing_is_refused(given_settings, says):
+    with pytest.raises(msgspec.ValidationError, match=says):
+        msgspec.convert({"enabled": True, **given_settings}, Degrade)
 
 
 def switched_on(**config):
