@@ -48,7 +48,7 @@ class Part:
     """One gateway process and what it was put through."""
 
     def __init__(self, name: str, at: House, number: int, together: int, source: random.Random) -> None:
-        self.name, self._at, self._source = name, at, source
+        self.name, self.at, self._source = name, at, source
         kinds = deal(source, number)
         self._number = len(kinds)
         self._callers = Callers(at.port, at.keys.secrets, kinds, together, source)
@@ -64,15 +64,15 @@ class Part:
 
     async def run(self) -> Found:
         before = self._least(await self._looks())
-        began, cpu = time.monotonic(), self._at.gateway.cpu_us()
+        began, cpu = time.monotonic(), self.at.gateway.cpu_us()
         await self._call()
-        self.seconds, self.cpu_us = time.monotonic() - began, self._at.gateway.cpu_us() - cpu
+        self.seconds, self.cpu_us = time.monotonic() - began, self.at.gateway.cpu_us() - cpu
         self._sample()
         after = self.after = await self._until_quiet(before)
         self._callers.let_go()
-        exit_status = await asyncio.to_thread(self._at.stop_gateway)
-        recorded, self.twice = await asyncio.to_thread(self._at.door.count)
-        self.complaints = self._at.complaints()
+        exit_status = await asyncio.to_thread(self.at.stop_gateway)
+        recorded, self.twice = await asyncio.to_thread(self.at.door.count)
+        self.complaints = self.at.complaints()
         early, late = verdict.memory(self._samples)
         return Found(
             sent=self.book.requests,
@@ -95,7 +95,7 @@ class Part:
 
     async def _call(self) -> None:
         """Until the callers are done; what else goes on ends with them, or ends all this where it fails."""
-        tasks = [asyncio.create_task(each) for each in (self._callers.run(), self._watch(), weather.run(self._at, self._source))]
+        tasks = [asyncio.create_task(each) for each in (self._callers.run(), self._watch(), weather.run(self.at, self._source))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -106,7 +106,7 @@ class Part:
             task.result()
 
     async def _look(self) -> Held:
-        return await asyncio.to_thread(probe.look, self._at.port, self._at.gateway.process.pid)
+        return await asyncio.to_thread(probe.look, self.at.port, self.at.gateway.process.pid)
 
     async def _looks(self) -> list[Held]:
         found = []
@@ -124,7 +124,7 @@ class Part:
         deadline = time.monotonic() + QUIET_WITHIN_S
         while True:
             held = await self._look()
-            recorded, _ = await asyncio.to_thread(self._at.door.count)
+            recorded, _ = await asyncio.to_thread(self.at.door.count)
             is_told = recorded + held.dropped >= held.ended
             if held.is_quiet and held.tasks <= before.tasks and held.files <= before.files and is_told:
                 return held
@@ -136,14 +136,14 @@ class Part:
         told, told_at = 0, time.monotonic()
         while True:
             await asyncio.sleep(SAMPLE_EVERY_S)
-            self._at.gateway.check()
+            self.at.gateway.check()
             self._sample()
             if (passed := time.monotonic() - told_at) >= TELL_EVERY_S:
                 await self._tell((self.book.ended - told) / passed)
                 told, told_at = self.book.ended, time.monotonic()
 
     def _sample(self) -> None:
-        self._samples.append(Sample(self.book.ended / self._number, probe.resident(self._at.gateway.process.pid)))
+        self._samples.append(Sample(self.book.ended / self._number, probe.resident(self.at.gateway.process.pid)))
 
     async def _tell(self, rate: float) -> None:
         with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ class Part:
             print(
                 f"soak-gateway: {self.name}: {self.book.ended:>7,} of {self._number:,}, {rate:,.0f}/s, "
                 f"{held.open_requests} open, {held.tasks} tasks, {held.files} files, {held.resident / verdict.MIB:.1f} MiB, "
-                f"{self._at.engines.deaths} engines died, {held.dropped} records dropped",
+                f"{self.at.engines.deaths} engines died, {held.dropped} records dropped",
                 file=sys.stderr,
                 flush=True,
             )
@@ -166,9 +166,9 @@ def figures(part: Part, found: Found) -> Iterator[tuple[str, float, str]]:
     yield "memory_early", round(found.early_mib, 1), "MiB"
     yield "memory_late", round(found.late_mib, 1), "MiB"
     yield "memory_quiet", round(part.after.resident / verdict.MIB, 1), "MiB"
-    yield "engines_killed", part._at.engines.deaths, "times"
-    yield "engines_frozen", part._at.engines.freezes, "times"
-    yield "keys_written", part._at.keys.writes, "times"
+    yield "engines_killed", part.at.engines.deaths, "times"
+    yield "engines_frozen", part.at.engines.freezes, "times"
+    yield "keys_written", part.at.keys.writes, "times"
     yield "callers_stuck", part.book.stuck, "callers"
     yield "records_dropped", found.dropped, "requests"
     yield "records_twice", part.twice, "requests"

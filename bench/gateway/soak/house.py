@@ -31,10 +31,6 @@ STOPS_WITHIN_S: Final = 10.0
 ENGINES: Final = {"a": (MODEL,), "b": (MODEL,), "c": (RARE,)}
 MANY: Final = 100_000
 
-GIVES_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024), "MALLOC_TRIM_THRESHOLD_": str(256 * 1024)}
-"""glibc's allocator returns what was freed: memory is what the gateway holds. By default it keeps room for the next large reply,
-which comes to 10 to 20 MiB more that come and go."""
-
 # Limits short enough to be met, retries that wait a moment, load shedding that comes and goes.
 CONFIG: Final = """
 [gateway]
@@ -242,7 +238,7 @@ def opened(folder: Path, together: int, *, is_dev: bool) -> Iterator[House]:
         log = folder / "gateway.log"
         command = [sys.executable, *(["-X", "dev"] if is_dev else []), "-m", "lensd", "gateway", "--config", str(config)]
         env = {name: value for name, value in os.environ.items() if not name.startswith("LENSD_") and not name.lower().endswith("_proxy")}
-        gateway = _started("gateway", command, log, folder, env=env | GIVES_BACK)
+        gateway = _started("gateway", command, log, folder, env=env)
         held.callback(gateway.end)
         _wait_ready(gateway, port)
         yield House(gateway, port, engines, door, written, log)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import ipaddress
 import logging
@@ -26,6 +27,8 @@ from lensd_collectors.gateway.routes import GatewayError
 GRACE_S = 2
 FAREWELL_S = 5.0  # for the last records, where their receiver does not take them
 UNREAD_GRACE_S = 1.0  # the gateway's own limit comes first, since it is recorded
+LARGE_BYTES = 128 * 1024
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # see mallopt(3)
 CALLER_KEEP_ALIVE_S = 75  # longer than what clients keep: they, not we, close an idle connection
 
 
@@ -55,6 +58,7 @@ def run(config: GatewayConfig, token: str | None) -> None:
         app = build_app(config, exporter)
         with _listener(host, port, config.idle_timeout_s) as listener:
             _spare_garbage_collection()
+            _give_memory_back()
             serving = _Server(server_config(app), app)
             serving.run(sockets=[listener])
             if serving.should_exit:  # somebody is in a hurry
@@ -119,6 +123,14 @@ def _listener(host: str, port: int, unread_s: float = 0.0) -> socket.socket:
     except OSError as error:
         raise GatewayError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}") from error
     return listener
+
+
+def _give_memory_back() -> None:
+    """Large buffers go back to the system when they are freed: the C library's own limit for that grows with each, up to 32 MiB."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        set_limit = ctypes.CDLL(None).mallopt
+        set_limit(M_MMAP_THRESHOLD, LARGE_BYTES)
+        set_limit(M_TRIM_THRESHOLD, 2 * LARGE_BYTES)
 
 
 def _spare_garbage_collection() -> None:
