@@ -31,7 +31,7 @@ from lensd_collectors.gateway.pages import Pages
 from lensd_collectors.gateway.record import Limits, Record, Stop
 from lensd_collectors.gateway.reply import Receive, Send, send_whole
 from lensd_collectors.gateway.report import Exporter, Reporter
-from lensd_collectors.gateway.routes import MODEL_PREFIX, Kind, Route, Routes
+from lensd_collectors.gateway.routes import MODEL_PREFIX, Kind, Route, Routes, shown
 from lensd_collectors.gateway.timer import Timer, watch_load
 from lensd_collectors.gateway.upstream import Client, PooledClient
 
@@ -40,7 +40,6 @@ log = logging.getLogger("lensd.gateway")
 GRACE_S: Final = 1.0
 """After SIGTERM requests that are on their way are still served for so long: whoever watches /readyz cannot be quicker."""
 STOP_WAIT_S: Final = 1.0
-MAX_ROUTE: Final = 128
 UNREAD: Final = "lensd.unread"  # in a scope: why its connection could read no request
 CONNECTION: Final = "lensd.connection"  # in the scope: the server's protocol, see server.Protocol
 MAX_COUNTED_BYTES: Final = 32 << 20  # an answer of /tokenize holds the tokens themselves
@@ -212,7 +211,7 @@ class Gateway:
             wall_ns=self._wall(),
             received=self._clock(),
             method=scope["method"][:16],
-            route=route.template if isinstance(route, Route) else _printable(scope["path"]),
+            route=route.template if isinstance(route, Route) else shown(scope["path"]),
             trace_id=trace_id,
             span_id=self._ids.span_id(),
             parent_span_id=parent.span_id if parent else None,
@@ -254,7 +253,7 @@ class Gateway:
         cards = self.fleet.cards(_everything if key is None else key.allows)
         if route.kind is Kind.MODEL:
             name = scope["path"].removeprefix(MODEL_PREFIX)
-            record.model = _printable(name)
+            record.model = shown(name)
             self._admission.resolve(name, key)
             body = msgspec.json.encode(next(card for card in cards if card.id == name))
         else:
@@ -320,10 +319,6 @@ class Gateway:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-def _printable(path: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in path[:MAX_ROUTE])
 
 
 def _everything(_: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from lensd_collectors.conventions import Decision
 from lensd_collectors.gateway.decisions import Refused
+from lensd_collectors.scrub import scrub
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -138,8 +139,8 @@ class Routes:
 
 
 def shown(text: str) -> str:
-    """A caller's text as a message may repeat it."""
-    return "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
+    """A caller's text as a message and a record may repeat it: some put their key into the path."""
+    return scrub("".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN]))
 
 
 def _tail(template: str) -> str:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lensd_collectors.conventions import Decision
 from lensd_collectors.gateway.decisions import Refused
-from lensd_collectors.gateway.routes import GatewayError, Kind, Route, Routes
+from lensd_collectors.gateway.routes import GatewayError, Kind, Route, Routes, shown
 
 RERANK = "/v1/rerank"
 ROUTES = Routes((RERANK, "/pooling"))
@@ -162,3 +162,10 @@ def test_an_added_path_that_cannot_be_served_is_named_at_the_start(path, said):
 def test_a_path_is_added_once():
     with pytest.raises(GatewayError, match="'/v1/score' is listed twice"):
         Routes(("/v1/score", "/v1/score"))
+
+
+@pytest.mark.parametrize("text", ["/v1/sk-proj-abcdefghijklmnop1234567890ABCDEFGHIJ/chat", "/sk-lensd-4Jt1kq0ZP0mV3x9Yb7c2Dd8Ee5Ff6Gg1"])
+def test_a_key_in_a_path_is_not_repeated(text: str) -> None:
+    refusal = ROUTES.find("POST", text)
+    assert isinstance(refusal, Refused)
+    assert "sk-" not in shown(text) + refusal.message + refusal.reason
