@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from checkout import ENGINE_STARTS_LIMIT, ROOT, engine_starts, serving
-from gateway_house import Receiver
+from gateway_real import Receiver
 
 Engine = Any  # tools/engine/serve.py's, which is loaded by its path
 

@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from gateway_house import ENGINE, Caller, GatewayHouse, count, running, seconds_until, waiting
+from gateway_real import ENGINE, Caller, GatewayHouse, count, running, seconds_until, waiting
 
 pytestmark = pytest.mark.engine
 

@@ -1,7 +1,7 @@
 """Our middleware inside a real engine that wants a key: its own span of each request, joined to the gateway's trace."""
 
 import pytest
-from gateway_house import ENGINE, GatewayHouse, ask, seconds_until
+from gateway_real import ENGINE, GatewayHouse, ask, seconds_until
 
 pytestmark = pytest.mark.engine
 

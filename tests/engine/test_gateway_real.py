@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from gateway_house import Caller, GatewayHouse, ask, count, seconds_until
+from gateway_real import Caller, GatewayHouse, ask, count, seconds_until
 
 pytestmark = pytest.mark.engine
 

@@ -5,7 +5,7 @@ import time
 
 import openai
 import pytest
-from gateway_house import ENGINE, GATEWAY, Caller, GatewayHouse, ask, count, running, seconds_until, waiting
+from gateway_real import ENGINE, GATEWAY, Caller, GatewayHouse, ask, count, running, seconds_until, waiting
 
 pytestmark = pytest.mark.engine
 
