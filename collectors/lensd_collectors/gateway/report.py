@@ -11,7 +11,7 @@ from lensd_collectors.conventions import Decision, Outcome, SaidBy
 from lensd_collectors.gateway.config import GatewayConfig
 from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.gateway.record import Attempt, Record
-from lensd_collectors.otlp import Attributes, Value
+from lensd_collectors.otlp import Attributes
 
 _AUTH_ROUTING, _UPSTREAM, _STREAMING = (
     span_json.opening(c.SPAN_AUTH_ROUTING, "internal"), span_json.opening(c.SPAN_UPSTREAM, "client"),
@@ -148,9 +148,11 @@ def _is_ok(record: Record) -> bool:
     return record.outcome not in _BAD and record.status < 500
 
 
-def _who(record: Record) -> dict[str, Value | None]:
-    """What many requests have in common, known from its beginning."""
+def progress_attributes(record: Record, now: int) -> Attributes:
+    """What is known of a request that is still open."""
+    stage, since = record.stage()
     return {
+        c.REQUEST_ID: record.request_id,
         c.HTTP_METHOD: record.method,
         c.HTTP_ROUTE: record.route,
         c.REQUEST_MODEL: record.model or None,
@@ -158,15 +160,6 @@ def _who(record: Record) -> dict[str, Value | None]:
         c.ENGINE: record.engine or None,
         c.UPSTREAM: record.upstream or None,
         c.IS_STREAMING: record.streaming,
-    }
-
-
-def progress_attributes(record: Record, now: int) -> Attributes:
-    """What is known of a request that is still open."""
-    stage, since = record.stage()
-    return {
-        c.REQUEST_ID: record.request_id,
-        **_who(record),
         c.SESSION_ID: record.session_id or None,
         c.MAX_TOKENS: record.max_tokens,
         c.CLIENT_TIMEOUT_MS: record.client_timeout_ms,

@@ -5,6 +5,7 @@ import json
 import socket
 
 import pytest
+from engine_scripts import sending
 from gateway_stage import CHAT, MODEL, Call, capture, run, stage
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -15,23 +16,6 @@ WHOLE = capture("http/ok-chat-nonstream.json")["body"].encode()
 
 async def whole(call: Call) -> None:
     await call.reply(200, WHOLE)
-
-
-def streaming(*parts: bytes, then: str = "end"):
-    async def script(call: Call) -> None:
-        await call.start_stream()
-        for part in parts:
-            await call.chunk(part)
-            await asyncio.sleep(0)
-        if then == "end":
-            await call.end_stream()
-        elif then == "cut":
-            await asyncio.sleep(0.02)
-            call.cut()
-        else:
-            await asyncio.sleep(60)
-
-    return script
 
 
 def test_a_whole_reply_passes_unchanged_and_is_recorded():
@@ -97,7 +81,7 @@ def test_what_goes_to_the_engine_is_the_callers_less_its_credentials(tmp_path):
 @pytest.mark.parametrize("size", [1, 7, 100, 100_000])
 def test_a_stream_passes_byte_for_byte_however_it_is_cut(size):
     async def main():
-        async with stage(streaming(*(SSE[at : at + size] for at in range(0, len(SSE), size)))) as s:
+        async with stage(sending(*(SSE[at : at + size] for at in range(0, len(SSE), size)))) as s:
             return await s.ask(STREAMED), await s.record(), s.kept.kept_spans
 
     answer, record, spans = run(main())
@@ -119,7 +103,7 @@ DEAD = b'data: {"error": {"message": "EngineCore encountered an issue.", "type":
 
 def test_an_engine_that_dies_inside_a_stream_is_told_from_one_that_ends():
     async def main():
-        async with stage(streaming(HEAD, DEAD, b"data: [DONE]\n\n")) as s:
+        async with stage(sending(HEAD, DEAD, b"data: [DONE]\n\n")) as s:
             return await s.ask(STREAMED), await s.record()
 
     answer, record = run(main())
@@ -133,7 +117,7 @@ def test_an_engine_that_dies_inside_a_stream_is_told_from_one_that_ends():
 @pytest.mark.parametrize("torn", [b"", b'data: {"id": "half'])
 def test_a_stream_without_an_end_gets_one_error_frame(then, torn):
     async def main():
-        async with stage(streaming(HEAD + torn, then=then)) as s:
+        async with stage(sending(HEAD + torn, then=then)) as s:
             return await s.ask(STREAMED), await s.record()
 
     answer, record = run(main())
@@ -151,7 +135,7 @@ def test_a_finished_answer_without_done_is_whole_if_it_ended_cleanly(then, outco
     body = SSE[: SSE.index(b"data: [DONE]")]
 
     async def main():
-        async with stage(streaming(body, then=then)) as s:
+        async with stage(sending(body, then=then)) as s:
             return await s.ask(STREAMED), await s.record()
 
     answer, record = run(main())
@@ -272,7 +256,7 @@ async def _whole_but_slow(call):
     ("script", "settings", "kind", "limit_ms"),
     [
         (_silent, {"first_byte_timeout_s": 0.08}, "first_byte", 80),
-        (streaming(then="hang"), {"first_byte_timeout_s": 0.08}, "first_byte", 80),
+        (sending(then="hang"), {"first_byte_timeout_s": 0.08}, "first_byte", 80),
         (_whole_but_slow, {"idle_timeout_s": 0.08}, "idle", 80),
         (_silent, {"total_timeout_s": 0.08}, "total", 80),
     ],
@@ -295,7 +279,7 @@ def test_a_limit_before_anything_went_out_is_a_504(script, settings, kind, limit
 @pytest.mark.parametrize(("settings", "kind"), [({"idle_timeout_s": 0.08}, "idle"), ({"total_timeout_s": 0.15}, "total")])
 def test_a_limit_inside_a_stream_is_a_frame_and_done(settings, kind):
     async def main():
-        async with stage(streaming(HEAD, then="hang"), **settings) as s:
+        async with stage(sending(HEAD, then="hang"), **settings) as s:
             return await s.ask(STREAMED), await s.record()
 
     answer, record = run(main())
@@ -364,7 +348,7 @@ def test_a_fault_of_the_gateway_is_not_put_on_the_engine(monkeypatch):
 
 def test_what_is_open_at_the_stop_is_ended_and_recorded():
     async def main():
-        async with stage(streaming(HEAD, then="hang")) as s:
+        async with stage(sending(HEAD, then="hang")) as s:
             reader, writer = await s.open(STREAMED)
             await reader.readuntil(b"data: ")
             await s.app.stop()

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from engine_scripts import sending
 from gateway_process import gateway_process
 from gateway_stage import CHAT, MODEL, Call, FakeEngine, capture, run, stage, stage_of
 from hypothesis import HealthCheck, given, settings
@@ -30,24 +31,6 @@ REST = SSE[len(HEAD) :]
 DONE = b"data: [DONE]\n\n"
 STREAMED = {**CHAT, "stream": True}
 LIMIT_S = 0.05
-
-
-def sending(*steps: bytes | float, then: str = "end"):
-    """Bytes are sent, numbers are seconds of silence."""
-
-    async def script(call: Call) -> None:
-        await call.start_stream()
-        for step in steps:
-            await (asyncio.sleep(step) if isinstance(step, float) else call.chunk(step))
-        if then == "end":
-            await call.end_stream()
-        elif then == "cut":
-            await asyncio.sleep(0.02)
-            call.cut()
-        else:
-            await asyncio.sleep(60)
-
-    return script
 
 
 # Any stream, cut anywhere
