@@ -29,7 +29,7 @@ from lensd_collectors.gateway.meter import Meter
 from lensd_collectors.gateway.metrics import Metrics
 from lensd_collectors.gateway.pages import Pages
 from lensd_collectors.gateway.record import Limits, Record, Stop
-from lensd_collectors.gateway.reply import Receive, Send, send_whole
+from lensd_collectors.gateway.reply import Receive, Sender, send_whole
 from lensd_collectors.gateway.report import Exporter, Reporter
 from lensd_collectors.gateway.routes import MODEL_PREFIX, Kind, Route, Routes, shown
 from lensd_collectors.gateway.timer import Timer, watch_load
@@ -161,7 +161,7 @@ class Gateway:
         if self._client is not None:
             await self._client.close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Sender) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
@@ -195,7 +195,7 @@ class Gateway:
             record.ended = self._clock()
             self.reporter.finished(record)
 
-    async def _failed(self, record: Record, send: Send) -> None:
+    async def _failed(self, record: Record, send: Sender) -> None:
         """A fault of the gateway's own: said as such, the engine is not to blame."""
         refusal = Refused(Decision.GATEWAY_ERROR)
         if record.started_out and not record.is_sse:
@@ -222,7 +222,7 @@ class Gateway:
             task=asyncio.current_task(),
         )
 
-    async def _serve(self, route: Route | Refused, record: Record, heads: Heads, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, route: Route | Refused, record: Record, heads: Heads, scope: Scope, receive: Receive, send: Sender) -> None:
         ticket = None
         try:
             if isinstance(route, Refused):
@@ -249,7 +249,7 @@ class Gateway:
                 Decision.OVERLOADED, reason=f"{len(self.live) - 1} requests are in flight, max_in_flight = {self._config.max_in_flight}"
             )
 
-    async def _list_models(self, route: Route, record: Record, key: Key | None, scope: Scope, send: Send) -> None:
+    async def _list_models(self, route: Route, record: Record, key: Key | None, scope: Scope, send: Sender) -> None:
         cards = self.fleet.cards(_everything if key is None else key.allows)
         if route.kind is Kind.MODEL:
             name = scope["path"].removeprefix(MODEL_PREFIX)
@@ -309,7 +309,7 @@ class Gateway:
     def _upstream_changed(self, act: str, engine: str, message: str) -> None:
         self._act(act, engine, message, "info" if act in _GOOD_NEWS else "warning")
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Sender) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

@@ -52,7 +52,7 @@ class CallerProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served = cycle
         # Not as the cycle's own `send`: the two would hold each other, and only the collector could free them.
-        super()._start_asgi_task(cycle, lambda scope, receive, _: app(scope, receive, Sending(cycle).send))
+        super()._start_asgi_task(cycle, lambda scope, receive, _: app(scope, receive, Sending(cycle)))
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

@@ -17,7 +17,7 @@ from lensd_collectors.gateway.http1 import BrokenError, StaleError
 from lensd_collectors.gateway.ids import IdSource, write_traceparent
 from lensd_collectors.gateway.record import Record, Stop
 from lensd_collectors.gateway.relay import EngineError, Relay
-from lensd_collectors.gateway.reply import Send
+from lensd_collectors.gateway.reply import Sender
 from lensd_collectors.gateway.upstream import Address, Client, Clock, NotTakenError, Reply
 from lensd_collectors.post import parse_retry_after
 
@@ -52,7 +52,7 @@ class Dispatcher:
         self._retry, self._fleet, self._client, self._ids, self._clock, self._jitter = retry, fleet, client, ids, clock, jitter
         self._addresses: dict[tuple[Target, str], Address] = {}
 
-    async def run(self, record: Record, order: Order, heads: Heads, send: Send) -> None:
+    async def run(self, record: Record, order: Order, heads: Heads, send: Sender) -> None:
         failure: Failure | None = None
         body = order.body
         for model in order.models:
@@ -72,7 +72,7 @@ class Dispatcher:
             raise failure.answer
         await Relay(record, send, self._clock, _ignore).deliver_error(failure.answer)
 
-    async def _with(self, model: str, record: Record, body: bytes, heads: Heads, send: Send) -> Failure | None:
+    async def _with(self, model: str, record: Record, body: bytes, heads: Heads, send: Sender) -> Failure | None:
         """All attempts with one model, each engine once before the first wait; None when one of them answered."""
         made = rounds = 0
         hopeless = False
@@ -116,7 +116,7 @@ class Dispatcher:
         return rest_s <= self._retry.longest_s and (record.client_timeout_ms is None or spent_ms + wait_s * 1e3 < record.client_timeout_ms)
 
     async def _attempt(
-        self, target: Target, record: Record, body: bytes, heads: Heads, send: Send, tried: Sequence[Target] | None
+        self, target: Target, record: Record, body: bytes, heads: Heads, send: Sender, tried: Sequence[Target] | None
     ) -> Failure | None:
         """`tried`: this engine and those before it; None where no other may be tried any more."""
         record.engine, record.upstream, record.upstream_span_id = target.name, target.place, self._ids.span_id()

@@ -1,6 +1,7 @@
 """One connection to an engine: HTTP/1.1, a request at a time, the reply's bytes as they come. Parsing is httptools'."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, cast
 
 import httptools
@@ -34,6 +35,7 @@ class Connection(asyncio.Protocol):
         self.headers: list[Header] = []
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bool] | None = None
         self._parts: list[bytes] = []
         self._held = 0
         self._bare = 0  # bytes since the last one of a body
@@ -83,6 +85,19 @@ class Connection(asyncio.Protocol):
             if self.is_lost:
                 raise BrokenError(self._why or "closed in the middle of its reply")
             await self._wait()
+
+    async def hand_on(self, take: Callable[[bytes], bool]) -> None:
+        """Gives what comes of the body to `take` as it comes, until that returns False or no more comes; `read` has what is left.
+
+        For streams: waking the task for each chunk costs more than the rest. What `take` raises is raised here.
+        """
+        if self._parts or self._is_whole or self.is_lost:
+            return
+        self._take = take
+        try:
+            await self._wait()
+        finally:
+            self._take = None
 
     @property
     def can_be_kept(self) -> bool:
@@ -138,10 +153,23 @@ class Connection(asyncio.Protocol):
             self._break_off(str(cause) if isinstance(cause, BrokenError) else f"does not answer in HTTP/1.1: {error}")
         if self._bare > MAX_BARE and not self._is_whole and not self.is_lost:
             self._break_off(f"sent {self._bare} bytes without one of a body")
+        if self._take is not None and self._parts:
+            self._give(self._take)
         if self._held > HIGH_WATER and not self._is_paused and not self.is_lost and self.transport is not None:
             self._is_paused = True
             self.transport.pause_reading()
-        self._wake()
+        if self._take is None or self._is_whole or self.is_lost:
+            self._wake()
+
+    def _give(self, take: Callable[[bytes], bool]) -> None:
+        parts, self._parts, self._held = self._parts, [], 0
+        try:
+            if not take(parts[0] if len(parts) == 1 else b"".join(parts)):
+                self._take = None
+        except Exception as error:
+            self._take = None
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(error)
 
     def eof_received(self) -> bool:
         if self._has_head and self._ends_with_connection:

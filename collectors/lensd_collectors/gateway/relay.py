@@ -13,7 +13,7 @@ from lensd_collectors.gateway.frames import error_frames
 from lensd_collectors.gateway.http1 import BrokenError
 from lensd_collectors.gateway.outcome import blame, judge_stream
 from lensd_collectors.gateway.record import Record
-from lensd_collectors.gateway.reply import Send, engine_headers, send_start
+from lensd_collectors.gateway.reply import Sender, engine_headers, send_start
 from lensd_collectors.gateway.sse import Scanner, read_reply
 from lensd_collectors.gateway.upstream import Clock, Reply
 
@@ -33,7 +33,7 @@ class EngineError(msgspec.Struct, frozen=True):
 class Relay:
     """Raises Refused where the engine broke off before a byte had reached the caller."""
 
-    def __init__(self, record: Record, send: Send, clock: Clock, passed: Passed) -> None:
+    def __init__(self, record: Record, send: Sender, clock: Clock, passed: Passed) -> None:
         self._record, self._send, self._clock, self._passed = record, send, clock, passed
 
     async def run(self, reply: Reply) -> EngineError | None:
@@ -65,33 +65,48 @@ class Relay:
         await self._deliver(error.reply, error.body)
 
     async def _stream(self, reply: Reply) -> None:
-        record, send, clock, passed, read = self._record, self._send, self._clock, self._passed, reply.read
+        record, send, clock, passed = self._record, self._send, self._clock, self._passed
         record.streaming = True
         scanner = record.scanner = Scanner()
         facts, feed = scanner.facts, scanner.feed
         record.facts = facts
+
+        def see(data: bytes) -> int:
+            now = clock()
+            passed(now)
+            if not record.first_byte:
+                record.first_byte = now
+            elif now - record.waits_since > record.max_gap:
+                record.max_gap = now - record.waits_since
+            record.last_byte = now
+            feed(data)
+            if facts.has_content and not record.first_content:
+                record.first_content = now
+            return now
+
+        def pass_on(data: bytes) -> bool:
+            now = see(data)
+            send.pass_on(data)
+            record.bytes_out += len(data)
+            record.waits_since = record.last_out = now
+            return not send.is_full
+
         why = ""
         try:
-            while data := await read():
-                now = clock()
-                passed(now)
-                if not record.first_byte:
-                    record.first_byte = now
+            while data := await reply.read():
+                see(data)
+                if not record.first_out:
                     if not record.started_out:
                         record.is_sse = True
                         await send_start(record, send, reply.status, engine_headers(record, reply, length=None))
                     record.first_out = clock()
-                elif now - record.waits_since > record.max_gap:
-                    record.max_gap = now - record.waits_since
-                record.last_byte = now
-                feed(data)
-                if facts.has_content and not record.first_content:
-                    record.first_content = now
                 record.is_sending = True
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 record.is_sending = False
                 record.bytes_out += len(data)
                 record.waits_since = record.last_out = clock()
+                if not send.is_full:
+                    await reply.hand_on(pass_on)
         except BrokenError as broken:
             why = f"{record.engine}: {broken}"
         if not record.first_byte:

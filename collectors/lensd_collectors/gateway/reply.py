@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lensd_collectors.conventions import Decision, SaidBy
 from lensd_collectors.gateway.decisions import Refused, error_body
@@ -14,6 +14,20 @@ from lensd_collectors.gateway.upstream import Reply
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
+
+
+class Sender(Protocol):
+    """ASGI's send, and a shorter way for the chunks of a stream."""
+
+    async def __call__(self, message: Message, /) -> None: ...
+
+    @property
+    def is_full(self) -> bool:
+        """What is sent next waits until the caller has read on."""
+
+    def pass_on(self, data: bytes) -> None:
+        """A part of a body that has begun, without waiting."""
+
 
 _OURS: Final = frozenset(
     (

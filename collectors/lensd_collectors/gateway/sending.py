@@ -18,7 +18,17 @@ class Sending:
         self._is_chunked = False
         self._left = -1  # bytes of the body that are still to come; -1: as many as there are
 
-    async def send(self, message: Any) -> None:
+    @property
+    def is_full(self) -> bool:
+        """What is sent next waits until the caller has read on."""
+        return self._cycle.flow.write_paused
+
+    def pass_on(self, data: bytes) -> None:
+        """A part of a body that has begun, without waiting; to a caller that has left, nothing is sent."""
+        if not self._cycle.disconnected:
+            self._body(data, more=True)
+
+    async def __call__(self, message: Any) -> None:
         """Raises RuntimeError for what would not be one reply; to a caller that has left, nothing is sent."""
         cycle = self._cycle
         if cycle.flow.write_paused and not cycle.disconnected:
@@ -28,7 +38,7 @@ class Sending:
         if not cycle.response_started:
             self._start(message["status"], message["headers"])
         elif not cycle.response_complete:
-            self._body(message["body"], message.get("more_body", False))
+            self._body(message["body"], more=message.get("more_body", False))
         else:
             raise RuntimeError("a reply goes on after its end")
 
@@ -55,7 +65,7 @@ class Sending:
         if not head.count(b"\n") == head.count(b"\r") == expected:
             raise RuntimeError("a reply's header holds a line end: it would be more than one header")
 
-    def _body(self, body: bytes, more: bool) -> None:
+    def _body(self, body: bytes, *, more: bool) -> None:
         cycle = self._cycle
         if cycle.scope["method"] == "HEAD":
             data = b""

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -73,6 +73,9 @@ class Reply(Protocol):
     async def read(self) -> bytes:
         """What has come, at least a byte; empty at the end. Raises BrokenError."""
 
+    async def hand_on(self, take: Callable[[bytes], bool]) -> None:
+        """Gives what comes to `take`, until that returns False or no more comes; `read` has the rest, or says why there is none."""
+
     def close(self) -> None:
         """Gives the connection back after a reply read to its end; any other is broken off, which the engine sees."""
 
@@ -98,22 +101,22 @@ class Client(Protocol):
 
 
 class PooledReply:
-    __slots__ = ("_connection", "_pool", "headers", "read", "status")
+    __slots__ = ("_connection", "_pool", "hand_on", "headers", "read", "status")
 
     def __init__(self, connection: Connection, pool: "Pool") -> None:
         self._connection: Connection | None = connection
         self._pool = pool
         self.status, self.headers = connection.status, connection.headers
-        self.read = connection.read
+        self.read, self.hand_on = connection.read, connection.hand_on
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:  # else somebody else's by now
-            self.read = _read_closed
+            self.read, self.hand_on = _closed, _closed
             self._pool.give_back(connection)
 
 
-async def _read_closed() -> bytes:
+async def _closed(take: object = None) -> NoReturn:
     raise BrokenError("read after it was closed")
 
 
