@@ -12,7 +12,8 @@ LensdError
 │   │   ├── StoreBusyError  5  another process owns the store and does not answer
 │   │   ├── StoreVersionError 5  made by a newer lensd
 │   │   └── StoreFailedError  5  reading or writing failed: disk full, damaged file
-│   └── UnreadableError     5  input that no reader understands
+│   ├── UnreadableError     5  input that no reader understands
+│   └── IdsNotRecordedError 5  no source records request ids here: whether there was such a request cannot be told
 ├── ServerError             5  the daemon answered with an error or not at all
 │   └── NoAnswerError       5  nobody answers there
 ├── PartError               5  a part of `lensd up` did not come up or ended by itself; its own status where it is one of these
@@ -62,6 +63,10 @@ class IncidentNotFoundError(LensdError):
 class EvidenceError(LensdError):
     code = "evidence-missing"
     exit_status = 5
+
+
+class IdsNotRecordedError(EvidenceError):
+    code = "ids-not-recorded"
 
 
 class StoreError(EvidenceError):

@@ -15,7 +15,7 @@ ONE_WAY: tuple[tuple[str, ...], ...] = (
     # a room may import rooms of the lines above its own and of its own line
     ("lensd_collectors",),
     ("lensd.errors", "lensd.records"),
-    ("lensd.store", "lensd.memory", "lensd.report"),
+    ("lensd.store", "lensd.memory", "lensd.report", "lensd.rungs"),
     ("lensd.receive", "lensd.timeline"),
     ("lensd.diagnosis",),
     ("lensd.incidents",),
@@ -24,7 +24,7 @@ ONE_WAY: tuple[tuple[str, ...], ...] = (
     ("lensd.api",),
     ("lensd.judge",),
     ("lensd.daemon", "lensd.supervise"),
-    ("lensd.demo",),
+    ("lensd.demo", "lensd.attach"),
     ("lensd.cli", "lensd.__main__"),
 )
 ONLY: dict[str, tuple[str, ...]] = {

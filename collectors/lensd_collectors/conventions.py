@@ -172,6 +172,10 @@ FIRST_CONTENT_MS = _attribute(
 )
 LAST_BYTE_MS = _attribute("lensd.upstream.last_byte_ms", "double", "ms", "from the start of the upstream span to its last body byte so far")
 
+LAST_CONTENT_MS = _attribute(
+    "lensd.upstream.last_content_ms", "double", "ms", "from the start of the upstream span to the last SSE event with generated text"
+)
+
 # Events of requests still open
 PROGRESS_STAGE = _attribute(
     "lensd.progress.stage", "string", "", "where the sender sees the request: auth_routing, upstream (handed over, no byte yet), streaming"
@@ -188,6 +192,12 @@ DECODE_MS = _attribute("lensd.engine.decode_ms", "double", "ms", "monotonic: fir
 E2E_MS = _attribute("lensd.engine.e2e_ms", "double", "ms", "wall clock: arrival to finish")
 PREEMPTIONS = _attribute("lensd.engine.preemptions", "int", "", "times the request was evicted and recomputed")
 
+# What the caller's own side saw
+CLIENT_HEADERS_MS = _attribute("lensd.client.headers_ms", "double", "ms", "from sending to the reply's headers")
+CLIENT_FIRST_CONTENT_MS = _attribute("lensd.client.first_content_ms", "double", "ms", "from sending to the first generated text")
+CLIENT_MAX_GAP_MS = _attribute("lensd.client.max_gap_ms", "double", "ms", "longest silence between two reads of the reply")
+CLIENT_ATTEMPT = _attribute("lensd.client.attempt", "int", "", "number of this attempt of one call, from 1")
+
 # Logs, processes, facts
 EVENT_NAME = _attribute("event.name", "string", "", "name of an OTLP log record that is an event, where the sender does not set event_name")
 LOG_FILE = _attribute("log.file.path", "string", "", "file the line was read from")
@@ -195,6 +205,11 @@ LOG_LINE = _attribute("lensd.log.line", "int", "", "line number in that file, fr
 PROCESS_PID = _attribute("process.pid", "int", "", "")
 PROCESS_STATE = _attribute("lensd.process.state", "string", "", "running, exited")
 PROCESS_EXIT = _attribute("process.exit.code", "int", "", "exit status; negative: ended by that signal")
+CONTAINER_RESTARTS = _attribute("lensd.container.restarts", "int", "", "times the container or unit was started again")
+CONTAINER_OOM_KILLED = _attribute("lensd.container.oom_killed", "bool", "", "the kernel ended it for its memory limit")
+SOURCE_NAME = _attribute("lensd.source.name", "string", "", "what the agent reads or would like to: a log, kmsg, a container's state ...")
+SOURCE_STATE = _attribute("lensd.source.state", "string", "", "followed, missing, denied, ended")
+SOURCE_REASON = _attribute("lensd.source.reason", "string", "", "why it is not followed, in a few words")
 FACT_SUBJECT = _attribute("lensd.config.subject", "string", "", "engine, gateway or host a fact is about")
 FACT_NAME = _attribute("lensd.config.name", "string", "", "setting: max_model_len, max_position_embeddings, max_num_seqs ...")
 FACT_VALUE = _attribute("lensd.config.value", "string", "", "its value as text")
@@ -222,6 +237,8 @@ EVENT_PROGRESS = "lensd.request.progress"
 EVENT_ENGINE_REQUEST = "lensd.engine.request"
 EVENT_ENGINE_LOG = "lensd.engine.log"
 EVENT_ENGINE_PROCESS = "lensd.engine.process"
+EVENT_ENGINE_REACH = "lensd.engine.reach"  # an engine answers its scrape again, or why it does not (error.type)
+EVENT_AGENT_SOURCE = "lensd.agent.source"  # a source of the agent's is followed, or why not
 EVENT_CONFIG = "lensd.config"
 EVENT_GATEWAY_ACT = "lensd.gateway.act"
 

@@ -18,6 +18,7 @@ _FACTS: Final = 10_000
 _TABLE_OF: Final = {struct: name for name, struct in TABLES.items()}
 _SEVERITIES: Final = ((21, "critical"), (17, "error"), (13, "warning"), (9, "info"), (1, "debug"))
 _COLUMNS: Final = frozenset({conventions.EVENT_NAME, conventions.HOST_NAME, conventions.ENGINE, conventions.ENGINE_KIND})
+_REQUEST_IDS: Final = (conventions.REQUEST_ID, conventions.ENGINE_REQUEST_ID, conventions.RESPONSE_ID)
 _SENDER: Final = (conventions.SERVICE_NAME, conventions.SERVICE_INSTANCE_ID, conventions.LISTEN)
 _OWN_EVENTS: Final = frozenset({conventions.EVENT_STARTED, conventions.EVENT_PROGRESS, conventions.EVENT_GATEWAY_ACT})
 """Events of ours that keep who sent them: with another process in its place, what it held is lost."""
@@ -70,7 +71,7 @@ class Logs:
             seq=number if isinstance(number, int) else None,
             host=values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME)),
             engine=_engine(fields, about),
-            request_id=values.text(fields.get(conventions.REQUEST_ID) or fields.get(conventions.ENGINE_REQUEST_ID)),
+            request_id=values.text(next((found for each in _REQUEST_IDS if (found := fields.get(each))), None)),
             trace_id=record.trace_id.hex() or None,
             span_id=record.span_id.hex() or None,
             name=name,
