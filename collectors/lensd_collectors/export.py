@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lensd_collectors import conventions, otlp
+from lensd_collectors import conventions, otlp, span_json
 from lensd_collectors.otlp import Value
 from lensd_collectors.post import Post, Reply, Result
 from lensd_collectors.signals import Batch, Pending, Records
@@ -199,9 +199,10 @@ class Exporter(Records):
             resource_metrics = otlp.ResourceMetrics(resource=self._resource, scope_metrics=[metrics])
             yield "/v1/metrics", otlp.MetricsBody(resource_metrics=[resource_metrics]), len(points)
         if spans:
-            scope_spans = otlp.ScopeSpans(scope=self._scope, spans=msgspec.Raw(f"[{','.join(spans)}]".encode()))
+            text = ",".join(spans)
+            scope_spans = otlp.ScopeSpans(scope=self._scope, spans=msgspec.Raw(f"[{text}]".encode()))
             resource_spans = otlp.ResourceSpans(resource=self._resource, scope_spans=[scope_spans])
-            yield "/v1/traces", otlp.TracesBody(resource_spans=[resource_spans]), len(spans)
+            yield "/v1/traces", otlp.TracesBody(resource_spans=[resource_spans]), text.count(span_json.BEGINNING)
         if logs:
             scope_logs = otlp.ScopeLogs(scope=self._scope, log_records=logs)
             resource_logs = otlp.ResourceLogs(resource=self._resource, scope_logs=[scope_logs])

@@ -46,7 +46,10 @@ class Records(ABC):
         )  # fmt: skip
 
     def spans(self, make: Callable[[], list[str]], count: int) -> None:
-        """Finished spans that belong together, `count` of them or about, as `span_json.write` gives them; `make` runs later."""
+        """Finished spans that belong together, `count` of them or about, as `span_json.write` gives them; `make` runs later.
+
+        One text may hold several, with commas between them.
+        """
         self._put(make, count)
 
     def event(

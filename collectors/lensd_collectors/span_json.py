@@ -13,6 +13,9 @@ from lensd_collectors.otlp import Attributes, Value
 
 MAX_KEPT: Final = 8192
 
+BEGINNING: Final = '{"traceId":'
+"""Of every span, and of nothing else: in a string its quotes would be escaped."""
+
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
@@ -46,6 +49,19 @@ def text(opening: str, trace_id: str, span_id: str, above: str, start_ns: int, e
         f'{{"traceId":"{trace_id}","spanId":"{span_id}",{above}{opening}"startTimeUnixNano":"{start_ns}","endTimeUnixNano":"{end_ns}",'
         f'"attributes":[{pairs}],"status":{status}}}'
     )
+
+
+def form(opening: str, above: str, pairs: str, status: str = "%s") -> str:
+    """The same as a template for `%`: trace id, span id, what `above` has, start, end, what `pairs` has, and the status."""
+    return (
+        f'{{"traceId":"%s","spanId":"%s",{above}{opening}"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[{pairs}],'
+        f'"status":{status}}}'
+    )
+
+
+def fixed(text: str) -> str:
+    """A text as part of a template, whatever percent signs it has."""
+    return text.replace("%", "%%")
 
 
 @functools.lru_cache(1024)

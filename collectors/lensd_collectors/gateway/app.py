@@ -41,7 +41,7 @@ GRACE_S: Final = 1.0
 """After SIGTERM requests that are on their way are still served for so long: whoever watches /readyz cannot be quicker."""
 STOP_WAIT_S: Final = 1.0
 UNREAD: Final = "lensd.unread"  # in a scope: why its connection could read no request
-CONNECTION: Final = "lensd.connection"  # in the scope: the server's protocol, see server.Protocol
+CONNECTION: Final = "lensd.connection"  # in the scope: the server's protocol, see callers.CallerProtocol
 MAX_COUNTED_BYTES: Final = 32 << 20  # an answer of /tokenize holds the tokens themselves
 
 _GOOD_NEWS: Final = frozenset(("upstream_in", "upstream_models", "credential_reloaded"))
@@ -171,7 +171,7 @@ class Gateway:
         connection = scope[CONNECTION]
         heads = read_heads(scope["headers"])
         route = scope[UNREAD] if UNREAD in scope else self.routes.find(scope["method"], scope["path"])
-        record = self._open(scope, heads, route)
+        record = self._open(scope, heads, route, send.task)
         if isinstance(route, Route) and route.kind.is_own:
             await self._pages.answer(route.kind, record, scope, send)
             return
@@ -204,7 +204,7 @@ class Gateway:
             await refuse(record, send, refusal)
         record.outcome, record.said_by, record.decision = Outcome.FAILED, SaidBy.GATEWAY, Decision.GATEWAY_ERROR
 
-    def _open(self, scope: Scope, heads: Heads, route: Route | Refused) -> Record:
+    def _open(self, scope: Scope, heads: Heads, route: Route | Refused, task: asyncio.Task[None] | None) -> Record:
         parent = read_traceparent(heads.traceparent)
         trace_id = parent.trace_id if parent else self._ids.trace_id()
         return Record(
@@ -219,7 +219,7 @@ class Gateway:
             session_id=sane_id(heads.session_id),
             client_timeout_ms=heads.client_timeout_ms,
             is_last=bool(self.draining_since),
-            task=asyncio.current_task(),
+            task=task,
         )
 
     async def _serve(self, route: Route | Refused, record: Record, heads: Heads, scope: Scope, receive: Receive, send: Sender) -> None:
@@ -232,7 +232,7 @@ class Gateway:
             if route.kind in (Kind.MODELS, Kind.MODEL):
                 await self._list_models(route, record, key, scope, send)
                 return
-            body = await self._read(record, heads, receive)
+            body = await self._read(record, heads, receive, send)
             ticket = await self._admission.admit(record, key, body, scope["query_string"])
             await self._dispatcher.run(record, ticket.order, heads, send)
         except Refused as refusal:
@@ -262,8 +262,12 @@ class Gateway:
         await send_whole(record, send, 200, body)
         record.bytes_out = len(body)
 
-    async def _read(self, record: Record, heads: Heads, receive: Receive) -> bytes:
+    async def _read(self, record: Record, heads: Heads, receive: Receive, send: Sender) -> bytes:
         most = self._config.max_body_bytes
+        whole = send.whole_body()
+        if whole is not None and len(whole) <= most:
+            record.body_read = self._clock()
+            return whole
         too_large = heads.content_length is not None and heads.content_length > most
         parts: list[bytes] = []
         size = 0

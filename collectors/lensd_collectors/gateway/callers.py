@@ -1,16 +1,18 @@
 """A caller's connection: uvicorn's, where it can be fooled or answers in a form of its own, made the gateway's."""
 
-import asyncio
+import math
 import sys
+from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lensd_collectors.conventions import Decision
 from lensd_collectors.gateway.app import CONNECTION, UNREAD
 from lensd_collectors.gateway.decisions import Refused
-from lensd_collectors.gateway.sending import Sending
+from lensd_collectors.gateway.sending import Cycle
 
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers
 HEAD_WITHIN_S: Final = 30.0  # from a head's first byte to its end
@@ -37,22 +39,52 @@ class CallerProtocol(HttpToolsProtocol):
     _bare_bytes = 0  # so many have come after a head, at most, without one of a body
     _data = b""
     _again = b""  # to be read in place of what was read last
-    _served: RequestResponseCycle | None = None  # the request under way; `cycle` may be one that waits behind it
+    _served: Cycle | None = None  # the request under way; `cycle` may be one that waits behind it
+    _expects_100 = False
+    _closes_at = math.inf  # the loop's time at which the connection is closed, should nothing more come
+
+    on_lost: Callable[[], None] | None = None  # set while a request is served
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        # One that says nothing at first is idle like one that says nothing any more.
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._close_in(self.timeout_keep_alive)  # one that says nothing at first is idle like one that says nothing any more
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True  # which uvicorn sets on `cycle` only
         super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        if self.on_lost is not None:
+            self.on_lost()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._served = cycle
-        # Not as the cycle's own `send`: the two would hold each other, and only the collector could free them.
-        super()._start_asgi_task(cycle, lambda scope, receive, _: app(scope, receive, Sending(cycle)))
+        task = cycle.task = self.loop.create_task(cycle.serve(app, self.tasks))
+        self.tasks.add(task)
+
+    def _close_in(self, seconds: float) -> None:
+        """One timer a connection, which looks again when it is due: one a request would cost more than what it guards."""
+        now = self.loop.time()
+        at = self._closes_at = now + seconds
+        timer = self.timeout_keep_alive_task
+        if timer is None or timer.when() > at:
+            if timer is not None:
+                timer.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        left_s = self._closes_at - self.loop.time()
+        if left_s <= 0:
+            self.transport.close()
+        elif left_s < math.inf:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Whatever uvicorn does about its own timer."""
+        self._closes_at = math.inf
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -78,31 +110,68 @@ class CallerProtocol(HttpToolsProtocol):
     def _wait_for_head(self) -> None:
         """Not while a reply is on its way: it would be cut off."""
         if self.cycle is None or self.cycle.response_complete:
-            self._unset_keepalive_if_required()
-            left_s = self._head_since + HEAD_WITHIN_S - self.loop.time()
-            self.timeout_keep_alive_task = self.loop.call_later(max(left_s, 0), self.timeout_keep_alive_handler)
+            self._close_in(max(self._head_since + HEAD_WITHIN_S - self.loop.time(), 0))
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._in_head and not self.transport.is_closing():
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._in_head:
             self._wait_for_head()
+        else:
+            self._close_in(self.timeout_keep_alive)
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url, self.headers, self._expects_100 = b"", [], False
         self._in_head, self._head_since = True, self.loop.time()
         self._head_bytes, self._is_at_start = len(self._data) if self._is_at_start else 0, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else a trailer: whoever is in front of the gateway has not looked at it, and nobody reads it
+            name = name.lower()
+            self.headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self._expects_100 = True
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         if len(self._data) + self._head_bytes > MAX_HEAD and self._head_size() > MAX_HEAD:  # the first is as good as free
             self._is_too_long = True
             raise _TooLongError
-        super().on_headers_complete()
+        parser, url = self.parser, self.url
+        if parser.should_upgrade():
+            self._in_body = True
+            return
+        if url.startswith(b"/") and b"#" not in url:
+            raw, _, query = url.partition(b"?")
+        else:
+            parts = httptools.parse_url(url)
+            raw, query = parts.path, parts.query or b""
+        path = raw.decode("ascii")
+        version = parser.get_http_version()
+        scope = {
+            "type": "http", "http_version": version, "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path, "query_string": query, "headers": self.headers, "client": self.client,
+            CONNECTION: self,
+        }  # fmt: skip
+        self._begin(scope, keep_alive=version != "1.0" and parser.should_keep_alive())
         self._in_body, self._bare_bytes = True, 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else a trailer: whoever is in front of the gateway has not looked at it, and nobody reads it
-            super().on_header(name, value)
+    def _begin(self, scope: dict[str, Any], *, keep_alive: bool) -> None:
+        before = self.cycle
+        cycle: Any = Cycle(
+            scope, self.transport, self.flow, self.server_state.default_headers, self.on_response_complete,
+            expects_100=self._expects_100, keep_alive=keep_alive,
+        )  # fmt: skip
+        self.cycle = cycle
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
@@ -139,20 +208,8 @@ class CallerProtocol(HttpToolsProtocol):
             "type": "http", "http_version": "1.1", "method": "_OTHER", "path": "-", "query_string": b"", "headers": [],
             "client": self.client, CONNECTION: self, UNREAD: refusal,
         }  # fmt: skip
-        self.cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=False,
-            on_response=self.on_response_complete,
-        )
-        self._start_asgi_task(self.cycle, self.app)
+        self._expects_100 = False
+        self._begin(scope, keep_alive=False)
 
     def _should_upgrade(self) -> bool:
         """So that uvicorn leaves such a request to `handle_websocket_upgrade`."""

@@ -5,6 +5,7 @@ form here. Texts are decoded in passing and never kept.
 """
 
 import contextlib
+import math
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,9 @@ class Facts(msgspec.Struct, eq=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    queue_ms: float | None = None  # with vLLM's --enable-per-request-metrics: queued to first scheduled
+    prefill_ms: float | None = None  # first scheduled to first token
+    decode_ms: float | None = None  # first to last token
     finish_reasons: tuple[str, ...] = ()
     choices: int = 0  # answers to the one prompt; each has a finish reason of its own
     has_content: bool = False  # an event of the stream carried generated text, reasoning or a tool call
@@ -42,6 +46,8 @@ class Facts(msgspec.Struct, eq=False):
             self.response_id, self.model = _text(event.id), _text(event.model)
         if event.usage is not None:
             self._take_usage(event.usage)
+        if isinstance(event.metrics, dict):
+            self._take_metrics(event.metrics)
         if event.status is not None and event.object == "response":
             self._take_status(event)
         if has_content:
@@ -91,6 +97,15 @@ class Facts(msgspec.Struct, eq=False):
         cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
         self.cached_tokens = _count(cached, self.cached_tokens)
 
+    def _take_metrics(self, metrics: dict[str, Any]) -> None:
+        """vLLM's own times of the request, all by the engine's monotonic clock; null where a stage was not reached.
+
+        Its `time_to_first_token_ms` counts from the first scheduling, not from the request's arrival: it is the prefill.
+        """
+        self.queue_ms = _duration(metrics.get("queue_time_ms"), self.queue_ms)
+        self.prefill_ms = _duration(metrics.get("time_to_first_token_ms"), self.prefill_ms)
+        self.decode_ms = _duration(metrics.get("generation_time_ms"), self.decode_ms)
+
     def _finish(self, reason: object) -> None:
         if isinstance(reason, str) and reason and len(self.finish_reasons) < MAX_FINISH_REASONS:
             self.finish_reasons += (reason[:MAX_TEXT],)
@@ -139,6 +154,7 @@ class Event(msgspec.Struct):
     object: Any = None
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
+    metrics: Any = None
     error: Any = None
     type: Any = None
     delta: Any = None
@@ -193,3 +209,9 @@ def _text(value: object) -> str | None:
 
 def _count(value: object, known: int | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else known
+
+
+def _duration(value: object, known: float | None) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    return known

@@ -1,5 +1,6 @@
 """Writes the gateway's replies over ASGI: its own, and an engine's with our ids on it."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, Protocol
@@ -17,7 +18,9 @@ Receive = Callable[[], Awaitable[Message]]
 
 
 class Sender(Protocol):
-    """ASGI's send, and a shorter way for the chunks of a stream."""
+    """ASGI's send with what a server of ours knows of the request beside it; see sending.Cycle."""
+
+    task: asyncio.Task[None] | None
 
     async def __call__(self, message: Message, /) -> None: ...
 
@@ -27,6 +30,9 @@ class Sender(Protocol):
 
     def pass_on(self, data: bytes) -> None:
         """A part of a body that has begun, without waiting."""
+
+    def whole_body(self) -> bytes | None:
+        """The request's body, if all of it has come."""
 
 
 _OURS: Final = frozenset(

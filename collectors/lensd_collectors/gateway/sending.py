@@ -1,78 +1,120 @@
-"""How a reply is written to its caller, in uvicorn's place: there the head is a write of its own, and every header is looked through."""
+"""One request of a caller's connection and the way back to it, in uvicorn's place: there the head of a reply is a write of its own,
+every header is looked through, and most of what is made for a request nobody here asks for."""
 
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, MutableSet
 from typing import Any, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+log = logging.getLogger("lensd.gateway")
+
 _NO_BODY: Final = (204, 304)
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class Sending:
-    """ASGI's `send` of one request. A reply's head goes out together with the first bytes of its body."""
+class Cycle(RequestResponseCycle):
+    """A request from its head on, and ASGI's `send` for it. A reply's head goes out together with the first bytes of its body."""
 
-    __slots__ = ("_cycle", "_head", "_is_chunked", "_left")
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+    def __init__(
+        self,
+        scope: dict[str, Any],
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        default_headers: Iterable[tuple[bytes, bytes]],
+        on_response: Callable[[], None],
+        *,
+        expects_100: bool,
+        keep_alive: bool,
+    ) -> None:
+        # All that uvicorn's own code asks of it; not its __init__, which takes as long as the rest.
+        self.scope: Any = scope
+        self.transport, self.flow, self.on_response = transport, flow, on_response
+        self.message_event = asyncio.Event()
+        self.disconnected, self.keep_alive, self.waiting_for_100_continue = False, keep_alive, expects_100
+        self.body, self.more_body = bytearray(), True
+        self.response_started = self.response_complete = False
+        self.task: asyncio.Task[None] | None = None
+        self._default_headers = default_headers
         self._head = b""
         self._is_chunked = False
         self._left = -1  # bytes of the body that are still to come; -1: as many as there are
 
+    async def serve(self, app: Any, tasks: MutableSet[asyncio.Task[None]]) -> None:
+        """A reply without its end is broken off: all that can be said then."""
+        try:
+            await app(self.scope, self.receive, self)
+        except Exception:
+            log.exception("a request failed before it had a record")
+            if not self.response_started:
+                await self.send_500_response()
+        finally:
+            if not self.response_complete and not self.disconnected:
+                self.transport.close()
+            self.on_response = _nothing  # of the connection, which refers to this
+            tasks.discard(self.task)  # type: ignore[arg-type]
+
+    def whole_body(self) -> bytes | None:
+        """The request's body, if all of it has come."""
+        if self.more_body or self.disconnected or self.response_complete:
+            return None
+        return bytes(self.body)
+
     @property
     def is_full(self) -> bool:
         """What is sent next waits until the caller has read on."""
-        return self._cycle.flow.write_paused
+        return self.flow.write_paused
 
     def pass_on(self, data: bytes) -> None:
         """A part of a body that has begun, without waiting; to a caller that has left, nothing is sent."""
-        if not self._cycle.disconnected:
-            self._body(data, more=True)
+        if not self.disconnected:
+            self._write(data, more=True)
 
     async def __call__(self, message: Any) -> None:
         """Raises RuntimeError for what would not be one reply; to a caller that has left, nothing is sent."""
-        cycle = self._cycle
-        if cycle.flow.write_paused and not cycle.disconnected:
-            await cycle.flow.drain()
-        if cycle.disconnected:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
             return
-        if not cycle.response_started:
+        if not self.response_started:
             self._start(message["status"], message["headers"])
-        elif not cycle.response_complete:
-            self._body(message["body"], more=message.get("more_body", False))
+        elif not self.response_complete:
+            self._write(message["body"], more=message.get("more_body", False))
         else:
             raise RuntimeError("a reply goes on after its end")
 
+    send = __call__
+
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        cycle = self._cycle
-        cycle.response_started, cycle.waiting_for_100_continue = True, False
-        has_body = cycle.scope["method"] != "HEAD" and status not in _NO_BODY
-        self._is_chunked = has_body and cycle.scope["http_version"] != "1.0"  # there the connection's end is the body's
+        self.response_started, self.waiting_for_100_continue = True, False
+        has_body = self.scope["method"] != "HEAD" and status not in _NO_BODY
+        self._is_chunked = has_body and self.scope["http_version"] != "1.0"  # there the connection's end is the body's
         is_closing = False
         lines = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
+        for name, value in (*self._default_headers, *headers):
             if name == b"content-length":
                 self._is_chunked, self._left = False, int(value) if has_body else -1
             elif name == b"connection" and value == b"close":
-                cycle.keep_alive, is_closing = False, True
-            lines += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive and not is_closing:
+                self.keep_alive, is_closing = False, True
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if not self.keep_alive and not is_closing:
             lines.append(b"connection: close\r\n")
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         head = self._head = b"".join(lines)
-        expected = len(cycle.default_headers) + len(headers) + 2 + self._is_chunked + (not cycle.keep_alive and not is_closing)
-        if not head.count(b"\n") == head.count(b"\r") == expected:
+        if not head.count(b"\n") == head.count(b"\r") == len(lines):
             raise RuntimeError("a reply's header holds a line end: it would be more than one header")
 
-    def _body(self, body: bytes, *, more: bool) -> None:
-        cycle = self._cycle
-        if cycle.scope["method"] == "HEAD":
-            data = b""
-        elif self._is_chunked:
+    def _write(self, body: bytes, *, more: bool) -> None:
+        if self._is_chunked:
             data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more:
-                data += b"0\r\n\r\n"
+                data += _LAST_CHUNK
+        elif self.scope["method"] == "HEAD":
+            data = b""
         else:
             data = body
             if self._left >= 0:
@@ -82,10 +124,14 @@ class Sending:
         if self._head:
             data, self._head = self._head + data, b""
         if data:
-            cycle.transport.write(data)
+            self.transport.write(data)
         if not more:
-            cycle.response_complete = True
-            cycle.message_event.set()
-            if not cycle.keep_alive:
-                cycle.transport.close()
-            cycle.on_response()
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+
+
+def _nothing() -> None:
+    """Nobody is told any more."""

@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import gc
 import ipaddress
-import logging
 import random
 import signal
 import socket
@@ -13,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import cast
 
 import uvicorn
 
 from lensd_collectors import conventions, export
-from lensd_collectors.gateway.app import CONNECTION, Gateway
+from lensd_collectors.gateway.app import Gateway
 from lensd_collectors.gateway.callers import CallerProtocol
 from lensd_collectors.gateway.config import GatewayConfig
 from lensd_collectors.gateway.report import Exporter
@@ -68,10 +66,9 @@ def run(config: GatewayConfig, token: str | None) -> None:
 
 
 def server_config(app: Gateway) -> uvicorn.Config:
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         app,
-        http=Protocol,
+        http=CallerProtocol,
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -83,11 +80,6 @@ def server_config(app: Gateway) -> uvicorn.Config:
         timeout_keep_alive=CALLER_KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-
-
-def _is_news(said: logging.LogRecord) -> bool:
-    """A reply without an end is how the gateway breaks one off, and is recorded with the request."""
-    return said.msg != "ASGI callable returned without completing response."
 
 
 def read_listen(listen: str) -> tuple[str, int]:
@@ -138,22 +130,6 @@ def _spare_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-class Protocol(CallerProtocol):
-    """Tells the gateway at once that a caller has left, wherever its request stands, without a task a request that waits for it."""
-
-    on_lost: Callable[[], None] | None = None  # set while a request is served
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        cast(dict[str, object], self.scope)[CONNECTION] = self
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # which uvicorn leaves to run, and to hold all this, where the connection was reset
-        if self.on_lost is not None:
-            self.on_lost()
 
 
 class _Server(uvicorn.Server):

@@ -69,7 +69,7 @@ class Kept:
     dropped = failed = 0
 
     def spans(self, make: Callable[[], list[str]], count: int) -> None:
-        made = [read_span(json.loads(text)) for text in make()]
+        made = [read_span(each) for each in json.loads(f"[{','.join(make())}]")]
         assert len(made) <= count
         self.kept_spans += made
 

@@ -62,7 +62,7 @@ def test_no_timer_keeps_what_was_reset(asks, monkeypatch):
     made, lost = asyncio.Event(), asyncio.Event()
     timers = []
 
-    class Seen(server.Protocol):
+    class Seen(server.CallerProtocol):
         def connection_made(self, transport) -> None:
             super().connection_made(transport)
             made.set()
@@ -72,7 +72,7 @@ def test_no_timer_keeps_what_was_reset(asks, monkeypatch):
             timers.append((type(exc), self.timeout_keep_alive_task))
             lost.set()
 
-    monkeypatch.setattr(server, "Protocol", Seen)
+    monkeypatch.setattr(server, "CallerProtocol", Seen)
     run(main())
     assert timers == [(ConnectionResetError, None)]
 
@@ -93,12 +93,12 @@ def test_a_connection_of_which_nobody_reads_is_broken_off(script, capfd, monkeyp
 
     lost = asyncio.Event()
 
-    class Seen(server.Protocol):
+    class Seen(server.CallerProtocol):
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(server, "Protocol", Seen)
+    monkeypatch.setattr(server, "CallerProtocol", Seen)
     monkeypatch.setattr(server, "UNREAD_GRACE_S", 0.1)
     assert run(main()) == 1
     assert capfd.readouterr().err == ""
