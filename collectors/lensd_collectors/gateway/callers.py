@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lensd_collectors.conventions import Decision
@@ -175,11 +176,19 @@ class CallerProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
-        super().on_body(body)
+        cycle = self.cycle
+        if not self.parser.should_upgrade() and not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._in_body = False
-        super().on_message_complete()
+        cycle = self.cycle
+        if not self.parser.should_upgrade() and not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
         # Long bodies and requests that come too early stop the reading; and who does not read does not see that the caller leaves.
         if len(self.pipeline) < MAX_WAITING:
             self.flow.resume_reading()

@@ -86,6 +86,13 @@ class Connection(asyncio.Protocol):
                 raise BrokenError(self._why or "closed in the middle of its reply")
             await self._wait()
 
+    def whole(self) -> bytes | None:
+        """The body, if all of it has come and nothing of it was read; None else."""
+        if not self._is_whole or self._is_paused or len(self._parts) != 1:
+            return None
+        [body], self._parts, self._held = self._parts, [], 0
+        return body
+
     async def hand_on(self, take: Callable[[bytes], bool]) -> None:
         """Gives what comes of the body to `take` as it comes, until that returns False or no more comes; `read` has what is left.
 

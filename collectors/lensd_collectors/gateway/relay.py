@@ -41,7 +41,11 @@ class Relay:
         if reply.status < 300 and _is_stream(reply):
             await self._stream(reply)
             return None
-        body = await self._hold(reply)
+        body = reply.whole()
+        if body is not None and len(body) <= MAX_HELD_BYTES:
+            self._stamp(self._clock())
+        else:
+            body = await self._hold(reply)
         if body is None:
             return None
         if reply.status >= 300:
@@ -113,6 +117,8 @@ class Relay:
             raise Refused(Decision.ENGINE_ERROR, "the engine closed the connection before the first byte of its stream", reason=why)
         frames = b""
         scanner.finish()
+        if facts.has_content and not record.first_content:  # in a last event that was never closed
+            record.first_content = record.last_byte
         if not judge_stream(record, is_whole=not why):
             record.error_message += f"; {why}" if why else ""
             frames = error_frames(Refused(Decision.ENGINE_ERROR, "the engine's stream broke off before its end", code="stream_cut"), record)
@@ -125,9 +131,7 @@ class Relay:
         held = 0
         try:
             while held <= MAX_HELD_BYTES and (data := await reply.read()):
-                now = record.last_byte = record.waits_since = clock()
-                record.first_byte = record.first_byte or now
-                self._passed(now)
+                self._stamp(clock())
                 parts.append(data)
                 held += len(data)
         except BrokenError as error:
@@ -140,18 +144,29 @@ class Relay:
             record.first_byte = record.last_byte = clock()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _stamp(self, now: int) -> None:
+        record = self._record
+        record.last_byte = record.waits_since = now
+        record.first_byte = record.first_byte or now
+        self._passed(now)
+
     async def _refuse_whole(self) -> None:
         """A stream was begun by a heartbeat, and what the engine sends is none."""
         refusal = Refused(Decision.ENGINE_ERROR, "the engine did not answer with a stream, which had been begun already")
         await refuse(self._record, self._send, refusal)
 
     async def _deliver(self, reply: Reply, body: bytes) -> None:
-        record = self._record
+        record, send = self._record, self._send
         record.first_out = self._clock()
-        await send_start(record, self._send, reply.status, engine_headers(record, reply, length=len(body)))
-        record.is_sending = True
-        await self._send({"type": "http.response.body", "body": body})
-        record.is_sending = False
+        headers = engine_headers(record, reply, length=len(body))
+        if send.is_full:  # with what an earlier request of the connection was answered
+            await send_start(record, send, reply.status, headers)
+            record.is_sending = True
+            await send({"type": "http.response.body", "body": body})
+            record.is_sending = False
+        else:
+            record.started_out, record.status = True, reply.status
+            send.reply(reply.status, headers, body)
         record.bytes_out = len(body)
         record.last_out = self._clock()
 

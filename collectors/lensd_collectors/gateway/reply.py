@@ -28,6 +28,9 @@ class Sender(Protocol):
     def is_full(self) -> bool:
         """What is sent next waits until the caller has read on."""
 
+    def reply(self, status: int, headers: list[Header], body: bytes) -> None:
+        """A whole reply, without waiting."""
+
     def pass_on(self, data: bytes) -> None:
         """A part of a body that has begun, without waiting."""
 

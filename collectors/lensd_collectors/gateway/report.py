@@ -217,7 +217,10 @@ def _request_form(record: Record) -> tuple[str, list[object]]:
         figures.append(span_json.quoted(facts.response_id))
     if scanner is not None:
         figures += (scanner.chunks, record.max_gap / 1e6)
-    has_rare = bool(record.session_id or record.client_timeout_ms is not None or record.error_message or record.timeout_kind is not None)
+    has_rare = bool(
+        record.session_id or record.client_timeout_ms is not None or record.error_message or record.timeout_kind is not None
+        or facts.queue_ms is not None or facts.prefill_ms is not None or facts.decode_ms is not None
+    )  # fmt: skip
     if has_rare:
         figures.append(span_json.pairs(_rare_attributes(record)))
     form = _pairs_form(
@@ -273,6 +276,9 @@ def _rare_attributes(record: Record) -> Attributes:
         c.ERROR_MESSAGE: record.error_message or None,
         c.TIMEOUT_KIND: record.timeout_kind.value if record.timeout_kind is not None else None,
         c.TIMEOUT_MS: record.timeout_ms,
+        c.QUEUE_MS: record.facts.queue_ms,
+        c.PREFILL_MS: record.facts.prefill_ms,
+        c.DECODE_MS: record.facts.decode_ms,
     }
 
 

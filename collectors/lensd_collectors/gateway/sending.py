@@ -32,7 +32,7 @@ class Cycle(RequestResponseCycle):
         # All that uvicorn's own code asks of it; not its __init__, which takes as long as the rest.
         self.scope: Any = scope
         self.transport, self.flow, self.on_response = transport, flow, on_response
-        self.message_event = asyncio.Event()
+        self.message_event = _NOBODY_WAITS
         self.disconnected, self.keep_alive, self.waiting_for_100_continue = False, keep_alive, expects_100
         self.body, self.more_body = bytearray(), True
         self.response_started = self.response_complete = False
@@ -56,6 +56,14 @@ class Cycle(RequestResponseCycle):
             self.on_response = _nothing  # of the connection, which refers to this
             tasks.discard(self.task)  # type: ignore[arg-type]
 
+    async def receive(self) -> Any:
+        """ASGI's; for what has not come yet, the one thing that a request waits for."""
+        if self.message_event is _NOBODY_WAITS:
+            self.message_event = asyncio.Event()
+            if not self.more_body or self.body:
+                self.message_event.set()
+        return await super().receive()
+
     def whole_body(self) -> bytes | None:
         """The request's body, if all of it has come."""
         if self.more_body or self.disconnected or self.response_complete:
@@ -66,6 +74,12 @@ class Cycle(RequestResponseCycle):
     def is_full(self) -> bool:
         """What is sent next waits until the caller has read on."""
         return self.flow.write_paused
+
+    def reply(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """A whole reply, without waiting; to a caller that has left, nothing is sent."""
+        if not self.disconnected:
+            self._start(status, headers)
+            self._write(body, more=False)
 
     def pass_on(self, data: bytes) -> None:
         """A part of a body that has begun, without waiting; to a caller that has left, nothing is sent."""
@@ -91,14 +105,13 @@ class Cycle(RequestResponseCycle):
         self.response_started, self.waiting_for_100_continue = True, False
         has_body = self.scope["method"] != "HEAD" and status not in _NO_BODY
         self._is_chunked = has_body and self.scope["http_version"] != "1.0"  # there the connection's end is the body's
+        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % each for each in (*self._default_headers, *headers)]]
         is_closing = False
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self._default_headers, *headers):
+        for name, value in headers:
             if name == b"content-length":
                 self._is_chunked, self._left = False, int(value) if has_body else -1
             elif name == b"connection" and value == b"close":
                 self.keep_alive, is_closing = False, True
-            lines.append(b"%b: %b\r\n" % (name, value))
         if not self.keep_alive and not is_closing:
             lines.append(b"connection: close\r\n")
         if self._is_chunked:
@@ -131,6 +144,16 @@ class Cycle(RequestResponseCycle):
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
+
+
+class _NobodyWaits(asyncio.Event):
+    """In place of an event until somebody waits for it: most bodies are there before they are asked for."""
+
+    def set(self) -> None:
+        """Nobody is woken."""
+
+
+_NOBODY_WAITS: Final = _NobodyWaits()
 
 
 def _nothing() -> None:

@@ -73,6 +73,9 @@ class Reply(Protocol):
     async def read(self) -> bytes:
         """What has come, at least a byte; empty at the end. Raises BrokenError."""
 
+    def whole(self) -> bytes | None:
+        """The body, if all of it has come already and in one piece; it is read with that."""
+
     async def hand_on(self, take: Callable[[bytes], bool]) -> None:
         """Gives what comes to `take`, until that returns False or no more comes; `read` has the rest, or says why there is none."""
 
@@ -101,19 +104,23 @@ class Client(Protocol):
 
 
 class PooledReply:
-    __slots__ = ("_connection", "_pool", "hand_on", "headers", "read", "status")
+    __slots__ = ("_connection", "_pool", "hand_on", "headers", "read", "status", "whole")
 
     def __init__(self, connection: Connection, pool: "Pool") -> None:
         self._connection: Connection | None = connection
         self._pool = pool
         self.status, self.headers = connection.status, connection.headers
-        self.read, self.hand_on = connection.read, connection.hand_on
+        self.read, self.whole, self.hand_on = connection.read, connection.whole, connection.hand_on
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:  # else somebody else's by now
-            self.read, self.hand_on = _closed, _closed
+            self.read, self.whole, self.hand_on = _closed, _nothing, _closed
             self._pool.give_back(connection)
+
+
+def _nothing() -> None:
+    """Of a reply that was closed."""
 
 
 async def _closed(take: object = None) -> NoReturn:
