@@ -23,6 +23,7 @@ class Exchange(Record, eq=False, kw_only=True):
     has_key: bool = False
     is_finished: bool = False  # the last body message has been handed out
     is_caller_gone: bool = False
+    last_content: int = 0  # stamp of the last event with generated text
     raised: str = ""
     held: list[bytes] = msgspec.field(default_factory=list)  # body so far, where it is no stream
     room: int = MOST_HELD_BYTES
@@ -49,9 +50,10 @@ class Exchange(Record, eq=False, kw_only=True):
             self.bytes_out += len(data)
             scanner = self.scanner
             if scanner is not None:
+                before = scanner.content_chunks
                 scanner.feed(data)
-                if not self.first_content and self.facts.has_content:
-                    self.first_content = now
+                if scanner.content_chunks != before:
+                    self._content(now)
             else:
                 self._hold(data)
         if not more:
@@ -65,8 +67,11 @@ class Exchange(Record, eq=False, kw_only=True):
     def close(self, now: int, scope: Any) -> None:
         """Nothing more comes: judges how it ended. In `scope` the app has left its route, and vLLM its count of tokens."""
         self.ended = now
-        if self.scanner is not None:
-            self.scanner.finish()
+        if (scanner := self.scanner) is not None:
+            before = scanner.content_chunks
+            scanner.finish()
+            if scanner.content_chunks != before:  # of an event without its blank line, which came with the last bytes
+                self._content(self.last_byte)
         body = b"".join(self.held) if self.room >= 0 else b""
         self.held.clear()
         self._judge(body)
@@ -84,6 +89,7 @@ class Exchange(Record, eq=False, kw_only=True):
             conventions.REQUEST_ID: self.request_id,
             conventions.FIRST_BYTE_MS: self._since(self.first_byte),
             conventions.FIRST_CONTENT_MS: self._since(self.first_content),
+            conventions.LAST_CONTENT_MS: self._since(self.last_content),
             conventions.LAST_BYTE_MS: self._since(self.last_byte),
             **also,
         }
@@ -101,6 +107,10 @@ class Exchange(Record, eq=False, kw_only=True):
                 message=self.error_message,
             )
         ]
+
+    def _content(self, stamp: int) -> None:
+        self.first_content = self.first_content or stamp
+        self.last_content = stamp
 
     def _hold(self, data: bytes) -> None:
         self.room -= len(data)

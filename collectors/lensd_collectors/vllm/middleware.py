@@ -1,9 +1,9 @@
 """ASGI middleware that sends one span a request, also for those that no metric of an engine counts.
 
 For vLLM: `--middleware lensd_collectors.vllm.middleware.LensdMiddleware`, which makes it the outermost layer, so that it sees
-refused keys and callers that leave. For any app of FastAPI's or Starlette's: `app.add_middleware(LensdMiddleware)`. It gives
-a request an id and a trace where it has none, so that the engine's records can be joined. Where nothing says where to send
-to, LENSD_OTLP in the environment or an argument, it hands through untouched.
+refused keys and callers that leave. For any app of FastAPI's or Starlette's: `app.add_middleware(LensdMiddleware)`. A request
+reaches the app with an id and with the middleware's span as its parent, so that the engine's records can be joined, and the
+reply names the id. Where nothing says where to send to, LENSD_OTLP in the environment or an argument, it hands through untouched.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 from lensd_collectors import conventions
-from lensd_collectors.gateway.ids import IdSource, read_traceparent, sane_id, write_traceparent
+from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.gateway.report import progress_attributes
 from lensd_collectors.vllm.exchange import Exchange
+from lensd_collectors.vllm.headers import read_headers, with_request_id
 from lensd_collectors.vllm.sender import SERVICE, Sender, sender
 
 log = logging.getLogger("lensd.vllm")
@@ -64,8 +65,13 @@ class LensdMiddleware:
         if self._sender is None or scope["type"] != "http" or scope["method"] != "POST" or not self._observes(scope["path"]):
             await self._app(scope, receive, send)
             return
-        exchange = self._begin(scope)
-        clock, body = time.monotonic_ns, exchange.body
+        try:
+            exchange = self._begin(scope)
+        except Exception as error:
+            _tell(error)
+            await self._app(scope, receive, send)
+            return
+        clock = time.monotonic_ns
 
         async def received() -> Message:
             message = await receive()
@@ -74,11 +80,14 @@ class LensdMiddleware:
             return message
 
         def sent(message: Message) -> Awaitable[None]:
-            kind = message["type"]
-            if kind == "http.response.body":
-                body(message.get("body", b""), message.get("more_body", False), clock())
-            elif kind == "http.response.start":
-                exchange.start(message["status"], message.get("headers", ()))
+            try:
+                kind = message["type"]
+                if kind == "http.response.body":
+                    exchange.body(message.get("body", b""), message.get("more_body", False), clock())
+                elif kind == "http.response.start":
+                    message = _opened(exchange, message)
+            except Exception as error:  # what the app says goes on to the caller, whatever it is
+                _tell(error)
             return send(message)
 
         self._live.add(exchange)
@@ -95,10 +104,8 @@ class LensdMiddleware:
         return (path.startswith(self._prefixes) or path in self._paths) and path not in QUIET
 
     def _begin(self, scope: Scope) -> Exchange:
-        """Reads the ids of a request or gives it some; the app sees them in its headers."""
-        given: dict[bytes, bytes] = dict(scope["headers"])
-        parent = read_traceparent(given.get(b"traceparent"))
-        trace_id = parent.trace_id if parent else self._ids.trace_id()
+        """Reads the ids of a request or gives it some; the app sees them in its headers, and our span as its parent."""
+        given = read_headers(scope["headers"], self._ids)
         now = time.monotonic_ns()
         exchange = Exchange(
             wall_ns=time.time_ns(),
@@ -106,20 +113,15 @@ class LensdMiddleware:
             sent=now,
             method=scope["method"],
             route=scope["path"][:MOST_ROUTE_CHARS],
-            request_id=sane_id(given.get(b"x-request-id")) or trace_id,
-            trace_id=trace_id,
-            span_id=self._ids.span_id(),
-            parent_span_id=parent.span_id if parent else None,
-            has_key=b"authorization" in given,
+            request_id=given.request_id,
+            trace_id=given.trace_id,
+            span_id=given.span_id,
+            parent_span_id=given.parent.span_id if given.parent else None,
+            session_id=given.session_id,
+            client_timeout_ms=given.client_timeout_ms,
+            has_key=given.has_key,
         )
-        added = []
-        if b"x-request-id" not in given:
-            added.append((b"x-request-id", exchange.request_id.encode()))
-        if parent is None:
-            added.append((b"traceparent", write_traceparent(trace_id, exchange.span_id).encode()))
-        if added:
-            names = {name for name, _ in added}
-            scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in names] + added
+        scope["headers"] = given.headers
         if not self._ticking:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -132,13 +134,16 @@ class LensdMiddleware:
             exchange.close(time.monotonic_ns(), scope)
             self._sender.exporter.spans(functools.partial(exchange.span, self._sender.attributes), 1)
         except Exception as error:
-            log.warning("lensd could not report a request (%s: %s)", type(error).__name__, error)
+            _tell(error)
 
     def _tick(self) -> None:
         """Says which requests are still open, and runs only while some are."""
         now = time.monotonic_ns()
         for exchange in self._live:
-            self._report_open(exchange, now)
+            try:
+                self._report_open(exchange, now)
+            except Exception as error:
+                _tell(error)
         self._ticking = bool(self._live)
         if self._ticking:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -155,3 +160,14 @@ class LensdMiddleware:
         self._sender.exporter.event(
             name, at_ns=exchange.wall(now), attributes=attributes, trace_id=exchange.trace_id, span_id=exchange.span_id
         )
+
+
+def _opened(exchange: Exchange, message: Message) -> Message:
+    """The beginning of a reply, which is to name its request."""
+    headers = list(message.get("headers") or ())  # any iterable, which can perhaps be read only once
+    exchange.start(message["status"], headers)
+    return {**message, "headers": with_request_id(headers, exchange.request_id)}
+
+
+def _tell(error: Exception) -> None:
+    log.warning("lensd could not report a request (%s: %s)", type(error).__name__, error)

@@ -1,81 +1,114 @@
-"""vLLM stat logger that sends the engine's own record of each finished request, and its load once a second.
+"""vLLM stat logger that sends the engine's own record of each finished request, and its load and counters once a second.
 
 Loaded by the entry point `vllm.stat_logger_plugins` in the API-server process. `record` runs on that process's event loop
 at every engine step, and an exception out of it would end the engine: so nothing here waits, and nothing raises.
 vLLM calls its stats classes no stable interface: every field is looked for, none is relied on.
 """
 
+import contextlib
 import importlib
+import inspect
 import logging
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from lensd_collectors import conventions
 from lensd_collectors.otlp import Value
+from lensd_collectors.vllm.fields import count, field, items, label, milliseconds, number
+from lensd_collectors.vllm.load import Load
 from lensd_collectors.vllm.sender import Sender, sender
 
 log = logging.getLogger("lensd.vllm")
 
 LOAD_EVERY_S: Final = 1.0
+MOST_SKEW_S: Final = 3600.0
 LOGGERS: Final = "vllm.v1.metrics.loggers"
+BASES: Final = ("StatLoggerBase", "AggregateStatLoggerBase")
 
 
 def _stat_logger_base() -> type[Any]:
-    """vLLM's StatLoggerBase where vLLM is already running; importing it is never started from here."""
-    loggers = sys.modules.get(LOGGERS)
-    if loggers is None and "vllm" in sys.modules:
-        try:
-            loggers = importlib.import_module(LOGGERS)
-        except Exception:
-            return object
-    found = getattr(loggers, "StatLoggerBase", object)
-    return found if isinstance(found, type) else object
+    """vLLM's base class where vLLM is already running; importing it is never started from here.
+
+    Raises ImportError where it runs and has none: vLLM leaves out a plugin that can't be imported, and does not start with one
+    that is no subclass.
+    """
+    if "vllm" not in sys.modules and LOGGERS not in sys.modules:
+        return object
+    loggers = sys.modules.get(LOGGERS) or importlib.import_module(LOGGERS)
+    for name in BASES:
+        found = getattr(loggers, name, None)
+        if isinstance(found, type):
+            return found
+    raise ImportError(f"this vLLM has no {BASES[0]} in {LOGGERS}: lensd's stat logger can't be used with it")
 
 
 if TYPE_CHECKING:
 
     class Base:
         """Stands for vLLM's StatLoggerBase."""
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
 else:
     Base = _stat_logger_base()
 
 
 class LensdStatLogger(Base):
-    """One per engine core. Without LENSD_OTLP in the environment it does nothing at all."""
+    """One per engine core, or one for all its ranks. Without LENSD_OTLP in the environment it does nothing at all."""
 
-    def __init__(self, vllm_config: Any = None, engine_index: int = 0, *_: Any, **__: Any) -> None:
+    def __init__(self, vllm_config: Any = None, engine_index: Any = 0, *_: Any, **__: Any) -> None:
+        with contextlib.suppress(Exception):  # a base that is abstract, or that wants other arguments
+            super().__init__(vllm_config, engine_index)
         self._sender: Sender | None = None
-        self._labels: dict[str, Value | None] = {}
+        self._rank = engine_index if isinstance(engine_index, int) else 0
+        self._loads: dict[int, _Sent] = {}
+        self._counts = True
         self._attributes: dict[str, Value | None] = {}
-        self._sent_at, self._was_busy = 0.0, False
-        self._failed = False
+        self._model: str | None = None
+        self._told: set[str] = set()
         try:
-            self._sender = sender()
-            if self._sender is not None:
-                model = _model_name(vllm_config)
-                self._labels = {**self._sender.attributes, "model_name": model, "engine": str(engine_index)}
-                self._attributes = {**self._sender.attributes, conventions.RESPONSE_MODEL: model}
+            self._model = _model_name(vllm_config)
+            self._counts = not _shares_engine(vllm_config)
+            made = sender()
+            if made is not None:
+                self._attributes = {**made.attributes, conventions.RESPONSE_MODEL: self._model}
+            self._sender = made
         except Exception as error:
-            self._give_up(error)
+            self._tell("configuration", error)
 
-    def record(self, scheduler_stats: Any = None, iteration_stats: Any = None, *_: Any, **__: Any) -> None:
+    def record(self, scheduler_stats: Any = None, iteration_stats: Any = None, *_: Any, engine_idx: Any = None, **__: Any) -> None:
         """Called by vLLM after each engine step; either of the stats may be None."""
-        if self._sender is None or self._failed:
+        if self._sender is None:
             return
         try:
-            for finished in getattr(iteration_stats, "finished_requests", None) or ():
-                self._request(self._sender, finished)
-            if scheduler_stats is not None:
-                self._load(self._sender, scheduler_stats)
+            self._requests(self._sender, iteration_stats)
         except Exception as error:
-            self._give_up(error)
+            self._tell("finished requests", error)
+        try:
+            rank = engine_idx if isinstance(engine_idx, int) else self._rank
+            sent = self._loads.get(rank) or self._loads.setdefault(rank, _Sent(Load(counts=self._counts)))
+            sent.load.take(scheduler_stats, iteration_stats)
+            now = time.monotonic()
+            if sent.is_due(now):
+                self._send(self._sender, rank, sent, now)
+        except Exception as error:
+            self._tell("load", error)
+
+    def log(self, *_: Any, **__: Any) -> None:
+        """Called at vLLM's own log interval, 10 s: says again how an engine stands of which no step has come since."""
+        if self._sender is None:
+            return
+        try:
+            now = time.monotonic()
+            for rank, sent in self._loads.items():
+                if sent.is_stale(now):
+                    self._send(self._sender, rank, sent, now)
+        except Exception as error:
+            self._tell("load", error)
 
     def log_engine_initialized(self, *_: Any, **__: Any) -> None:
         """Nothing to say: the agent reads an engine's set-up."""
-
-    def log(self, *_: Any, **__: Any) -> None:
-        """Nothing to do at vLLM's own log interval."""
 
     def record_sleep_state(self, *_: Any, **__: Any) -> None:
         """Nothing to say: the engine's own metrics show it."""
@@ -83,37 +116,65 @@ class LensdStatLogger(Base):
     def record_admission_rejection(self, *_: Any, **__: Any) -> None:
         """Nothing to say: the engine's own metrics and the middleware show it."""
 
-    def _request(self, to: Sender, finished: Any) -> None:
-        request_id = getattr(finished, "request_id", None)
-        if not isinstance(request_id, str) or not request_id:  # vLLM before 0.22 does not say whose record it is
+    def _requests(self, to: Sender, iteration_stats: Any) -> None:
+        finished = items(iteration_stats, "finished_requests")
+        if not finished:
             return
-        attributes = {**self._attributes, conventions.RESPONSE_ID: request_id, **finished_attributes(finished)}
-        to.exporter.event(conventions.EVENT_ENGINE_REQUEST, at_ns=time.time_ns(), attributes=attributes)
+        at_ns = _instant(iteration_stats)
+        for each in finished:
+            request_id = field(each, "request_id")
+            if isinstance(request_id, str) and request_id:  # vLLM before 0.22 does not say whose record it is
+                attributes = {**self._attributes, conventions.RESPONSE_ID: request_id, **finished_attributes(each)}
+                to.exporter.event(conventions.EVENT_ENGINE_REQUEST, at_ns=at_ns, attributes=attributes)
 
-    def _load(self, to: Sender, stats: Any) -> None:
-        """Once a second, and at once when the engine falls idle, since no step comes after that to correct the last value."""
-        running, capacity = _number(stats, "num_running_reqs"), _number(stats, "num_waiting_reqs")
-        deferred = _number(stats, "num_skipped_waiting_reqs")
-        waiting = None if capacity is None else capacity + (deferred or 0.0)
-        busy = (running or 0.0) + (waiting or 0.0)
-        now = time.monotonic()
-        if now - self._sent_at < LOAD_EVERY_S and not (busy == 0 and self._was_busy):
-            return
-        self._sent_at, self._was_busy = now, busy > 0
+    def _send(self, to: Sender, rank: int, sent: "_Sent", now: float) -> None:
+        """All series of one engine with one instant, in one body."""
+        sent.at, sent.was_busy = now, sent.load.is_busy
         at_ns = time.time_ns()
-        values = {
-            "vllm:num_requests_running": running,
-            "vllm:num_requests_waiting": waiting,
-            "vllm:kv_cache_usage_perc": _number(stats, "kv_cache_usage"),
-        }
+        labels: dict[str, Value | None] = {**to.attributes, "model_name": self._model, "engine": str(rank)}
         with to.exporter.batch() as batch:
-            for name, value in values.items():
-                if value is not None:
-                    batch.gauge(name, value, at_ns=at_ns, attributes=self._labels)
+            for name, more, value, is_counter in sent.load.values():
+                put = batch.counter if is_counter else batch.gauge
+                put(name, value, at_ns=at_ns, attributes={**labels, **more})
 
-    def _give_up(self, error: Exception) -> None:
-        self._failed = True
-        log.warning("lensd does not understand this vLLM's stats (%s: %s) and sends no more of them", type(error).__name__, error)
+    def _tell(self, what: str, error: Exception) -> None:
+        """Once for each part; the others go on."""
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("lensd does not understand this vLLM's %s (%s) and leaves them out", what, type(error).__name__)
+
+
+class _Sent:
+    """A load, and when it was last sent."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.at = float("-inf")
+        self.was_busy = False
+
+    def is_due(self, now: float) -> bool:
+        """Once a second, and at once when the engine falls idle, since no step comes after that to correct the last value."""
+        return self.load.is_known and (now - self.at >= LOAD_EVERY_S or (self.was_busy and not self.load.is_busy))
+
+    def is_stale(self, now: float) -> bool:
+        return self.load.is_known and now - self.at >= LOAD_EVERY_S
+
+
+def _make_concrete(made: type[Any]) -> None:
+    """Gives the class every method that a later base may call for, each doing nothing: without one vLLM could not start."""
+    for name in tuple(getattr(made, "__abstractmethods__", ())):
+        wanted = getattr(made, name, None)
+        setattr(made, name, _nothing_async if inspect.iscoroutinefunction(wanted) else _nothing)
+    made.__abstractmethods__ = frozenset()
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+async def _nothing_async(*_: Any, **__: Any) -> None: ...
+
+
+_make_concrete(LensdStatLogger)
 
 
 def finished_attributes(finished: Any) -> dict[str, Value | None]:
@@ -121,47 +182,45 @@ def finished_attributes(finished: Any) -> dict[str, Value | None]:
 
     A stage that was not reached shows as a negative time, since its end is still 0, and the stages after it as 0.
     """
-    queue, prefill, decode = (_ms(finished, name) for name in ("queued_time", "prefill_time", "decode_time"))
-    if queue is None or queue < 0:
+    queue, prefill, decode = (milliseconds(finished, name) for name in ("queued_time", "prefill_time", "decode_time"))
+    if queue is not None and queue < 0:
         queue = prefill = decode = None
-    elif prefill is None or prefill < 0:
+    elif prefill is not None and (prefill < 0 or (prefill == 0 and queue is None)):
         prefill = decode = None
-    elif decode is None or decode < 0:
+    elif decode is not None and decode < 0:
         decode = None
-    e2e = _ms(finished, "e2e_latency")
-    reason = getattr(finished, "finish_reason", None)
+    e2e = milliseconds(finished, "e2e_latency")
+    reason = label(field(finished, "finish_reason"))
     return {
         conventions.QUEUE_MS: queue,
         conventions.PREFILL_MS: prefill,
         conventions.DECODE_MS: decode,
         conventions.E2E_MS: e2e if e2e is not None and e2e >= 0 else None,
-        conventions.PREEMPTIONS: _count(finished, "num_preemptions"),
-        conventions.INPUT_TOKENS: _count(finished, "num_prompt_tokens"),
-        conventions.OUTPUT_TOKENS: _count(finished, "num_generation_tokens"),
-        conventions.CACHED_TOKENS: _count(finished, "num_cached_tokens"),
-        conventions.MAX_TOKENS: _count(finished, "max_tokens_param"),
-        conventions.FINISH_REASONS: None if reason is None else [str(getattr(reason, "name", reason)).lower()],
+        conventions.PREEMPTIONS: count(finished, "num_preemptions"),
+        conventions.INPUT_TOKENS: count(finished, "num_prompt_tokens"),
+        conventions.OUTPUT_TOKENS: count(finished, "num_generation_tokens"),
+        conventions.CACHED_TOKENS: count(finished, "num_cached_tokens"),
+        conventions.MAX_TOKENS: count(finished, "max_tokens_param"),
+        conventions.FINISH_REASONS: None if reason is None else [reason],
     }
 
 
-def _number(stats: Any, name: str) -> float | None:
-    value = getattr(stats, name, None)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _ms(stats: Any, name: str) -> float | None:
-    value = _number(stats, name)
-    return None if value is None else value * 1000.0
-
-
-def _count(stats: Any, name: str) -> int | None:
-    value = _number(stats, name)
-    return int(value) if value is not None and value >= 0 else None
+def _instant(iteration_stats: Any) -> int:
+    """When the step's outputs were read, which is where the requests' own times end; nanoseconds since the epoch."""
+    now = time.time_ns()
+    said = number(iteration_stats, "iteration_timestamp")
+    return now if said is None or abs(said - now / 1e9) > MOST_SKEW_S else int(said * 1e9)
 
 
 def _model_name(vllm_config: Any) -> str | None:
     """The first served name, as in the engine's own metrics."""
-    served = getattr(getattr(vllm_config, "model_config", None), "served_model_name", None)
+    served = field(field(vllm_config, "model_config"), "served_model_name")
     if isinstance(served, (list, tuple)):
         served = served[0] if served else None
     return served if isinstance(served, str) else None
+
+
+def _shares_engine(vllm_config: Any) -> bool:
+    """Several API servers share the engine, and each is told of a part of its steps."""
+    servers = number(field(vllm_config, "parallel_config"), "_api_process_count")
+    return servers > 1 if servers is not None else "PROMETHEUS_MULTIPROC_DIR" in os.environ

@@ -3,109 +3,44 @@
 import asyncio
 import itertools
 import json
-import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.vllm import middleware as middleware_module
 from lensd_collectors.vllm import sender as sender_module
 from lensd_collectors.vllm.middleware import LensdMiddleware
 from lensd_collectors.vllm.sender import Sender
+from middleware_calls import (
+    BUSY,
+    CHUNK,
+    DONE,
+    ENGINE_DEAD,
+    ERROR,
+    JSON,
+    LAST,
+    NO_MODEL,
+    ROLE,
+    SSE,
+    TEXT,
+    TOO_LONG,
+    USAGE,
+    App,
+    Kept,
+    answer,
+    call,
+    said,
+)
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
-JSON = [(b"content-type", b"application/json")]
-CHUNK = b'data: {"id":"chatcmpl-r1","object":"chat.completion.chunk","model":"tiny-llama","choices":[]}\n\n'
-ROLE = CHUNK.replace(b"[]", b'[{"delta":{"role":"assistant","content":""},"finish_reason":null}]')
-TEXT = CHUNK.replace(b"[]", b'[{"delta":{"content":"a"},"finish_reason":null}]')
-LAST = CHUNK.replace(b"[]", b'[{"delta":{},"finish_reason":"length"}]')
-USAGE = CHUNK.replace(b"[]", b'[],"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}')
-DONE = b"data: [DONE]\n\n"
-ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-ERROR = b'data: {"error": {"message": "%s", "type": "InternalServerError", "param": null, "code": 500}}\n\n' % ENGINE_DEAD.encode()
-NO_MODEL = b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}}'
-TOO_LONG = b'{"object":"error","message":"too long","type":"BadRequestError","code":400}'
-BUSY = b'{"error":{"message":"busy","type":"Service Unavailable","code":503}}'
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Kept:
-    """An exporter that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.written: list[dict[str, Any]] = []  # spans in OTLP's JSON
-        self.events: list[dict[str, Any]] = []
-
-    def spans(self, make: Callable[[], list[str]], count: int) -> None:
-        self.written += [json.loads(span) for span in make()]
-
-    def event(self, name: str, **given: Any) -> None:
-        self.events.append({"name": name, **given})
-
-    def close(self, timeout_s: float = 5.0) -> None: ...
-
-    def said(self, number: int = -1) -> dict[str, Any]:
-        """Attributes of a span; whole numbers are the strings of the wire."""
-        return {pair["key"]: plain(pair["value"]) for pair in self.written[number]["attributes"]}
-
-
-def plain(value: dict[str, Any]) -> Any:
-    [found] = value.values()
-    return [plain(each) for each in found["values"]] if "arrayValue" in value else found
-
 
 @pytest.fixture
 def kept() -> Kept:
     return Kept()
-
-
-def answer(status: int, headers: list[tuple[bytes, bytes]], *bodies: bytes, ends: bool = True) -> App:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        for body in bodies:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        if ends:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    return app
-
-
-def call(
-    kept: Kept,
-    app: App,
-    method: str = "POST",
-    path: str = "/v1/chat/completions",
-    headers: Any = (),
-    disconnects: bool = False,
-    **given: Any,
-) -> tuple[dict[str, Any], list[Any]]:
-    """The scope as the app left it, and the messages that reached the server."""
-    scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "state": {}}
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.disconnect"} if disconnects else {"type": "http.request", "body": b"{}", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    made = LensdMiddleware(app, made=Sender(kept, {"lensd.engine": "e0"}), ids=IdSource(random.Random(1)), **given)
-    asyncio.run(made(scope, receive, send))  # type: ignore[arg-type]
-    return scope, sent
-
-
-def said(kept: Kept) -> dict[str, Any]:
-    assert len(kept.written) == 1
-    return kept.said()
 
 
 def test_stream(kept: Kept) -> None:
@@ -130,10 +65,10 @@ def test_a_stream_tells_what_the_gateway_tells_of_one(kept: Kept) -> None:
     attributes = said(kept)
     usage = [attributes[f"gen_ai.usage.{name}"] for name in ("input_tokens", "output_tokens", "cache_read.input_tokens")]
     assert (attributes["gen_ai.response.finish_reasons"], usage) == (["length"], ["7", "2", "4"])
-    first_byte, first_content, last_byte = (
-        attributes[f"lensd.upstream.{name}_ms"] for name in ("first_byte", "first_content", "last_byte")
+    first_byte, first_content, last_content, last_byte = (
+        attributes[f"lensd.upstream.{name}_ms"] for name in ("first_byte", "first_content", "last_content", "last_byte")
     )
-    assert first_byte < first_content < last_byte
+    assert first_byte < first_content < last_content < last_byte
     assert 0 < attributes["lensd.stream.max_gap_ms"] <= last_byte - first_byte
 
 
@@ -141,7 +76,14 @@ def test_without_text_there_is_no_first_content(kept: Kept) -> None:
     call(kept, answer(200, SSE, b": keep-alive\n\n", ROLE, LAST, DONE))
     attributes = said(kept)
     assert (attributes["lensd.outcome"], attributes["lensd.stream.chunks"]) == ("ok", "2")
-    assert "lensd.upstream.first_content_ms" not in attributes
+    assert not {"lensd.upstream.first_content_ms", "lensd.upstream.last_content_ms"} & set(attributes)
+
+
+def test_text_in_an_event_that_was_not_closed_came_with_the_last_byte(kept: Kept) -> None:
+    call(kept, answer(200, SSE, ROLE, TEXT.rstrip(b"\n")))
+    attributes = said(kept)
+    times = {attributes[f"lensd.upstream.{name}_ms"] for name in ("first_content", "last_content", "last_byte")}
+    assert len(times) == 1
 
 
 @given(st.lists(st.integers(0, 900), max_size=8))
@@ -260,25 +202,6 @@ def test_an_error_of_the_app_passes_through_and_is_told(kept: Kept) -> None:
         call(kept, app)
     attributes = said(kept)
     assert (attributes["lensd.outcome"], attributes["error.type"]) == ("failed", "ZeroDivisionError")
-
-
-def test_ids_are_given_where_there_are_none(kept: Kept) -> None:
-    scope, _ = call(kept, answer(200, JSON, b"{}"), headers=[(b"host", b"h"), (b"traceparent", b"nonsense")])
-    [span] = kept.written
-    given = dict(scope["headers"])
-    assert given[b"host"] == b"h"
-    assert given[b"x-request-id"].decode() == span["traceId"] == said(kept)["lensd.request.id"]
-    assert given[b"traceparent"].decode() == f"00-{span['traceId']}-{span['spanId']}-01"
-    assert [name for name, _ in scope["headers"]].count(b"traceparent") == 1
-    assert "parentSpanId" not in span
-
-
-def test_ids_are_kept_where_they_are(kept: Kept) -> None:
-    headers = [(b"x-request-id", b"r-1"), (b"traceparent", f"00-{TRACE}-{PARENT}-00".encode())]
-    scope, _ = call(kept, answer(200, JSON, b"{}"), headers=headers)
-    [span] = kept.written
-    assert scope["headers"] == headers
-    assert (span["traceId"], span["parentSpanId"], said(kept)["lensd.request.id"]) == (TRACE, PARENT, "r-1")
 
 
 def test_route_and_tokens_that_the_engine_left_in_the_scope(kept: Kept) -> None:

@@ -1,0 +1,61 @@
+"""Fields of an engine's statistics, read so that an odd one is as one that is not there.
+
+vLLM calls these classes no stable interface: a field may be gone, renamed, of another type, or raise when it is read.
+"""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+
+def field(stats: Any, name: str) -> Any:
+    """What stands there; None where nothing does."""
+    try:
+        return getattr(stats, name, None)
+    except Exception:
+        return None
+
+
+def number(stats: Any, name: str) -> float | None:
+    """A finite number."""
+    try:
+        value = getattr(stats, name, None)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found = float(value)
+            return found if -math.inf < found < math.inf else None
+    except Exception:  # also an int too large for a float
+        return None
+    return None
+
+
+def amount(stats: Any, name: str) -> float | None:
+    """A number that is not negative."""
+    value = number(stats, name)
+    return value if value is not None and value >= 0 else None
+
+
+def count(stats: Any, name: str) -> int | None:
+    """A whole number that is not negative."""
+    value = amount(stats, name)
+    return None if value is None else int(value)
+
+
+def milliseconds(stats: Any, name: str) -> float | None:
+    """A field in seconds; negative where the end of what it measures was not reached."""
+    value = number(stats, name)
+    return None if value is None else value * 1000.0
+
+
+def items(stats: Any, name: str) -> Collection[Any] | None:
+    """What a list or its like holds."""
+    found = field(stats, name)
+    return found if isinstance(found, Collection) and not isinstance(found, (str, bytes)) else None
+
+
+def label(value: Any) -> str | None:
+    """A member of an enum as vLLM's own metrics name it; a text is one already."""
+    try:
+        name = value if isinstance(value, str) else getattr(value, "name", None)
+        return name.lower() if isinstance(name, str) and name else None
+    except Exception:
+        return None
