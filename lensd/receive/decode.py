@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from lensd_collectors import dialects
+from lensd_collectors import conventions, dialects
 from lensd_collectors.dialects import Dialect
-from lensd_collectors.rows import Row
+from lensd_collectors.rows import Event, Row
 
+from lensd.receive import starts
 from lensd.receive.canonical import Canonical
+from lensd.receive.engines import Engines
 from lensd.receive.logs import Logs
 from lensd.receive.parse import parse_protobuf
-from lensd.receive.traces import span_rows
+from lensd.receive.starts import Starts
+from lensd.receive.traces import Traces
 from lensd.store.segments import Signal
 
 DROPPED_LINES: Final = "unread-lines"
+_OF_ENGINES: Final = ("engine.", "lensd.engine.")  # events of an engine's log, process and plugin
 
 
 class Decoder:
@@ -22,7 +26,9 @@ class Decoder:
 
     def __init__(self, known: Mapping[str, Dialect] | None = None, *, keep_all_points: bool = False) -> None:
         known = dialects.load() if known is None else known
-        self._canonical = Canonical(known, keep_all_points=keep_all_points)
+        self._engines, self._starts = Engines(), Starts()
+        self._canonical = Canonical(known, keep_all_points=keep_all_points, heard=self._engines, told=self._starts)
+        self._traces = Traces(known, self._engines, self._starts)
         self._logs = Logs(known)
 
     @property
@@ -34,8 +40,22 @@ class Decoder:
         """Table name to rows. Raises BadBodyError for a payload that is no OTLP request of that kind."""
         message = parse_protobuf(kind, payload)
         if kind is Signal.TRACES:
-            rows = span_rows(message, received_at_us)
-            return {"spans": rows} if rows else {}
+            return self._traces.rows(message, received_at_us)
         if kind is Signal.METRICS:
             return self._canonical.rows(message, received_at_us)
-        return self._logs.rows(message, received_at_us)
+        made = self._logs.rows(message, received_at_us)
+        if events := made.pop("events", None):
+            made["events"] = [row for row in events if self._is_told(row, received_at_us)]
+        return {table: rows for table, rows in made.items() if rows}
+
+    def _is_told(self, row: Row, received_at_us: int) -> bool:
+        """Whether an event is to be kept: not the start of an engine that its spans or counters have told of."""
+        if not isinstance(row, Event) or row.name is None or not row.name.startswith(_OF_ENGINES):
+            return True
+        if row.engine is not None:
+            self._engines.heard(row.engine, None, received_at_us)
+        elif row.name == conventions.EVENT_ENGINE_REQUEST:  # the plugin of an engine that nobody has given a name
+            row.engine = self._engines.only("vllm", received_at_us)
+        if row.name == starts.NAME and row.seen_at is not None:
+            return self._starts.is_new(row.engine, row.seen_at, row.seen_at, "log")
+        return True

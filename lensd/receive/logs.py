@@ -7,6 +7,7 @@ from typing import Any, Final
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
 from lensd_collectors.read.engine_log import LineReader
+from lensd_collectors.read.lines import unwrap
 from lensd_collectors.read.settings import name_of
 from lensd_collectors.rows import TABLES, ConfigFact, Event, Instant, Row
 
@@ -33,6 +34,7 @@ class Logs:
         self._dialects = dialects
         self._readers: dict[tuple[str | None, str | None, str], LineReader] = {}
         self._lines: Counter[tuple[str | None, str | None, str]] = Counter()
+        self._spoken: dict[tuple[str | None, str | None], Dialect] = {}  # what the last line known of each log was in
         self._facts: dict[tuple[str | None, str], str | None] = {}
         self.unread = 0  # lines of no dialect
 
@@ -94,12 +96,12 @@ class Logs:
     def _line(self, record: Any, fields: Fields, about: Fields, at: Instant) -> Iterator[Row]:
         line = record.body.string_value
         kind = values.text(fields.get(conventions.ENGINE_KIND) or about.get(conventions.ENGINE_KIND))
-        dialect = self._dialects.get(kind or "") or self._recognise(line)
+        engine = _engine(fields, about)
+        path = values.text(fields.get(conventions.LOG_FILE)) or values.text(about.get(conventions.SERVICE_NAME))
+        dialect = self._dialects.get(kind or "") or self._recognise(line, engine, path)
         if not line or dialect is None:
             self.unread += 1
             return
-        engine = _engine(fields, about)
-        path = values.text(fields.get(conventions.LOG_FILE)) or values.text(about.get(conventions.SERVICE_NAME))
         key = (engine, path, dialect.name)
         reader = self._readers.get(key)
         if reader is None:
@@ -113,11 +115,16 @@ class Logs:
         yield from reader.feed(line, number=self._lines[key], at_us=at)
         self.unread += reader.unread - before
 
-    def _recognise(self, line: str) -> Dialect | None:
+    def _recognise(self, line: str, engine: str | None, path: str | None) -> Dialect | None:
+        """By the line's own marks; a line without any, such as one of a traceback, is in the dialect of those before it in its log."""
+        text = unwrap(line).text
         for dialect in self._dialects.values():
-            if any(mark.search(line) for mark in dialect.recognise.log):
+            if any(mark.search(text) for mark in dialect.recognise.log):
+                if len(self._spoken) >= _READERS:
+                    self._spoken.pop(next(iter(self._spoken)))
+                self._spoken[engine, path] = dialect
                 return dialect
-        return None
+        return self._spoken.get((engine, path)) if path is not None else None
 
 
 def _engine(fields: Fields, about: Fields) -> str | None:

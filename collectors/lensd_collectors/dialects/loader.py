@@ -15,6 +15,8 @@ from lensd_collectors.dialects.model import (
     FailurePattern,
     Field,
     FieldKind,
+    Metric,
+    MetricKind,
     Recognise,
     Role,
     Selector,
@@ -23,6 +25,7 @@ from lensd_collectors.rows import EngineSample
 
 _TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
 _COLUMNS = frozenset(EngineSample.__struct_fields__)
+_VERSION = re.compile(r"\d+(?:\.\d+)*")
 _SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")
 # Gateways first: they pass on what an engine says. vLLM last: its widest patterns would take what others say in the same form.
 _ORDER = ("lensd", "litellm", "router", "sglang", "vllm")
@@ -53,6 +56,10 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
     metrics = {column: tuple(names) for column, names in raw.get("metrics", {}).items()}
     if unknown := set(metrics) - _COLUMNS:
         raise ValueError(f"[metrics] names no column of engine_samples: {', '.join(sorted(unknown))}")
+    selectors = {column: tuple(_selector(name) for name in names) for column, names in metrics.items()}
+    infos = _lists(raw, "infos")
+    names = {name: _metric(name, **entry) for name, entry in raw.get("names", {}).items()}
+    columns = {selector.name for wanted in selectors.values() for selector in wanted}
     recognise = raw.get("recognise", {})
     frames = raw.get("frames", [])
     return Dialect(
@@ -62,11 +69,13 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
         frames=tuple(re.compile(frame["pattern"], re.DOTALL) for frame in frames),
         frame_like=tuple(tuple(frame.get("like", [])) for frame in frames),
         metrics=metrics,
-        selectors={column: tuple(_selector(name) for name in names) for column, names in metrics.items()},
+        selectors=selectors,
         labels=_lists(raw, "labels"),
         spans=_lists(raw, "spans"),
-        infos=_lists(raw, "infos"),
-        points=frozenset(raw.get("points", {}).get("names", [])),
+        infos=infos,
+        names=names,
+        points=frozenset(raw.get("points", {}).get("names", [])) | (names.keys() - columns - infos.keys()),
+        starts=frozenset(raw.get("starts", {}).get("names", [])),
         settings=frozenset(raw.get("settings", {}).get("names", [])),
         events=tuple(_event(entry) for entry in raw.get("events", [])),
         errors=tuple(_error(entry) for entry in raw.get("errors", [])),
@@ -85,6 +94,13 @@ def _selector(text: str) -> Selector:
         raise ValueError(f"metric {text!r} is not name, name{{label=value}} or sum:name")
     pairs = [pair.split("=", 1) for pair in (match["labels"] or "").split(",") if pair]
     return Selector(match["name"], tuple((key.strip(), value.strip()) for key, value in pairs), bool(match["sum"]))
+
+
+def _metric(name: str, kind: str, since: str | None = None, until: str | None = None, flag: str | None = None) -> Metric:
+    for version in (since, until):
+        if version is not None and not _VERSION.fullmatch(version):
+            raise ValueError(f"[names] {name} has version {version!r}, which is no row of numbers")
+    return Metric(name, MetricKind(kind), since, until, flag)
 
 
 def _event(entry: dict[str, Any]) -> EventPattern:

@@ -82,6 +82,23 @@ class Selector(msgspec.Struct, frozen=True):
         return name == self.name and all(labels.get(key) == value for key, value in self.labels)
 
 
+class MetricKind(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One name of a product's metrics, and which servers show it. A histogram's name is without `_bucket`, `_sum` and `_count`."""
+
+    name: str
+    kind: MetricKind
+    since: str | None = None  # first version known to have it
+    until: str | None = None  # last version that shows it unasked
+    flag: str | None = None  # what brings it: a flag, a variable of the environment, a kind of model
+
+
 class EventPattern(msgspec.Struct, frozen=True):
     """A line with a known meaning. A line without any of `anchors` is not tried."""
 
@@ -147,7 +164,9 @@ class Dialect(msgspec.Struct, frozen=True):
     labels: Mapping[str, tuple[str, ...]] = {}  # model, rank -> label names
     spans: Mapping[str, tuple[str, ...]] = {}  # requests column -> span attributes
     infos: Mapping[str, tuple[str, ...]] = {}  # info gauge -> labels that are config facts
-    points: frozenset[str] = frozenset()  # further metric names worth keeping
+    names: Mapping[str, Metric] = {}  # every metric of the product's versions, by name
+    points: frozenset[str] = frozenset()  # metric names kept as points: names of no column, and further ones worth keeping
+    starts: frozenset[str] = frozenset()  # spans without a parent that stand for a start of the engine
     settings: frozenset[str] = frozenset()  # settings worth keeping out of a full dump of the configuration
     events: tuple[EventPattern, ...] = ()
     errors: tuple[ErrorPattern, ...] = ()

@@ -1,28 +1,34 @@
-"""The agent on the GPU host: scrapes engines, follows their logs and processes, samples GPUs, and sends it all as OTLP."""
+"""The agent on the GPU host: scrapes engines, follows logs and processes, samples GPUs, and sends it all as OTLP."""
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from lensd_collectors import conventions
+from lensd_collectors.dialects import load
 from lensd_collectors.export import Exporter
-from lensd_collectors.host.config import AgentConfig
+from lensd_collectors.host.config import AccessLog, AgentConfig, WatchedEngine
 from lensd_collectors.host.engine import AgentError, Engine, fetch_with, resolve
 from lensd_collectors.host.facts import Facts
 from lensd_collectors.host.gpu import GpuSampler, load_nvml
-from lensd_collectors.host.logs import LogFollower
+from lensd_collectors.host.kmsg import KernelFollower, Kmsg, Pids
+from lensd_collectors.host.lifecycle import POLL_EVERY_S, LifeWatch
+from lensd_collectors.host.line import FOLLOWED, Source, Standing, State
+from lensd_collectors.host.logs import AccessFollower, LogFollower
 from lensd_collectors.host.process import ProcessWatch
 from lensd_collectors.host.scrape import Scraper, Seen
-from lensd_collectors.host.tail import Tail
+from lensd_collectors.host.sources import Place, Teller, asking, lifecycle_place, log_place, open_source
 
 log = logging.getLogger("lensd.agent")
 
 LOG_INTERVAL_S: Final = 0.25
 LOOK_INTERVAL_S: Final = 0.25
 LOOKS_PER_SEARCH: Final = 8
+LOOKS_PER_POLL: Final = round(POLL_EVERY_S / LOOK_INTERVAL_S)
 CAPACITY: Final = 50_000  # a vLLM scrape is some 60 records
 START_SLACK_S: Final = 1.0
 
@@ -49,31 +55,58 @@ class StartWatch:
 
 def run(config: AgentConfig, token: str | None, *, stop: threading.Event) -> None:
     """Runs until `stop` is set, then sends what is queued. Raises AgentError before it starts for settings of no use."""
-    engines = [resolve(watched) for watched in config.engines]
-    names = [engine.name for engine in engines]
-    for name in names:
-        if names.count(name) > 1:
-            raise AgentError(f"two engines are called {name!r}: give each its own name")
+    watched = [(resolve(each), each) for each in config.engines]
+    plans = [_plan(engine, each) for engine, each in watched]
+    _check(config, plans)
     try:
         exporter = Exporter(
             config.export_url, token=token, service="lensd-agent", scope=conventions.SCOPE_AGENT, capacity=CAPACITY, flush_every_s=0.25
         )
     except ValueError as error:
         raise AgentError(f"export_url: {error}") from None
-    steps = [step for engine in engines for step in _engine_steps(engine, config, exporter)]
-    gpus = GpuSampler(exporter, time.time_ns, load_nvml())
-    if gpus.works:
-        steps.append(("gpu", config.gpu_interval_s, lambda: gpus.sample))
+    parts = Parts(config, exporter)
     threads = [
         threading.Thread(target=_repeat, args=(name, interval_s, make, stop), name=f"lensd-{name}", daemon=True)
-        for name, interval_s, make in steps
+        for name, interval_s, make in parts.all(plans)
     ]
     for thread in threads:
         thread.start()
     stop.wait()
     for thread in threads:
         thread.join(config.scrape_timeout_s + 1.0)
+    parts.close()
     exporter.close()
+
+
+class Plan(NamedTuple):
+    """An engine, and where its log and the word of its end come from."""
+
+    engine: Engine
+    log: Place | None
+    lifecycle: Place | None
+
+
+def _plan(engine: Engine, watched: WatchedEngine) -> Plan:
+    of = f"engine {engine.name}"
+    log_at = log_place(watched.log, of) if watched.log else None
+    return Plan(engine, log_at, lifecycle_place(watched.lifecycle, log_at, of))
+
+
+def _check(config: AgentConfig, plans: list[Plan]) -> None:
+    names = [plan.engine.name for plan in plans]
+    for name in names:
+        if names.count(name) > 1:
+            raise AgentError(f"two engines are called {name!r}: give each its own name")
+    kinds = sorted(name for name, dialect in load().items() if any(event.into == "http_exchanges" for event in dialect.events))
+    logs = [plan.log for plan in plans]
+    for access in config.access_logs:
+        if access.kind not in kinds:
+            raise AgentError(f"access log {access.log}: kind {access.kind!r} is none of {', '.join(kinds)}")
+        if access.engine and access.engine not in names:
+            raise AgentError(f"access log {access.log}: no engine is called {access.engine!r}")
+        logs.append(log_place(access.log, "access log"))
+    if sum(1 for each in logs if each is not None and each.scheme == "-") > 1:
+        raise AgentError("two logs are -: standard input can be one log only")
 
 
 Step = Callable[[], None]
@@ -81,12 +114,45 @@ Part = tuple[str, float, Callable[[], Step]]
 """Name, interval in seconds, and what makes the step, called in the part's own thread."""
 
 
-def _engine_steps(engine: Engine, config: AgentConfig, exporter: Exporter) -> list[Part]:
-    fetch = fetch_with(config.scrape_timeout_s)
-    facts = Facts(engine, exporter, fetch, time.time_ns)
+class Parts:
+    """What the agent does, each part in a thread of its own, so that none holds up another."""
 
-    def scraping() -> Step:
-        scraper, starts = Scraper(engine, exporter, fetch, time.time_ns), StartWatch()
+    def __init__(self, config: AgentConfig, exporter: Exporter) -> None:
+        self._config, self._exporter = config, exporter
+        self._teller, self._pids = Teller(exporter, time.time_ns), Pids()
+        self._fetch = fetch_with(config.scrape_timeout_s)
+        self._closing: list[Callable[[], None]] = []
+
+    def all(self, plans: list[Plan]) -> list[Part]:
+        parts = [part for plan in plans for part in self._of_engine(plan)]
+        parts += [(f"access-{each.log}", LOG_INTERVAL_S, partial(self._accesses, each)) for each in self._config.access_logs]
+        gpus = GpuSampler(self._exporter, time.time_ns, load_nvml())
+        if gpus.works:
+            parts.append(("gpu", self._config.gpu_interval_s, lambda: gpus.sample))
+        self._teller.tell("gpu", FOLLOWED if gpus.works else Standing(State.MISSING, "no NVIDIA driver"))
+        if self._config.kmsg:
+            parts.append(("kmsg", LOG_INTERVAL_S, self._kernel))
+        return parts
+
+    def close(self) -> None:
+        """Lets go of files and children, once the threads have ended."""
+        for close in self._closing:
+            with contextlib.suppress(Exception):
+                close()
+
+    def _of_engine(self, plan: Plan) -> list[Part]:
+        engine = plan.engine
+        facts = Facts(engine, self._exporter, self._fetch, time.time_ns)
+        parts: list[Part] = [
+            (f"scrape-{engine.name}", self._config.scrape_interval_s, partial(self._scrapes, engine, facts)),
+            (f"process-{engine.name}", LOOK_INTERVAL_S, partial(self._watches, plan)),
+        ]
+        if plan.log is not None:
+            parts.append((f"log-{engine.name}", LOG_INTERVAL_S, partial(self._follows, engine, plan.log, facts)))
+        return parts
+
+    def _scrapes(self, engine: Engine, facts: Facts) -> Step:
+        scraper, starts = Scraper(engine, self._exporter, self._fetch, time.time_ns), StartWatch()
 
         def step() -> None:
             if starts.started(scraper.scrape()):
@@ -94,31 +160,65 @@ def _engine_steps(engine: Engine, config: AgentConfig, exporter: Exporter) -> li
 
         return step
 
-    def following() -> Step:
-        tail = Tail(Path(engine.log), config.max_lines_per_s, time.monotonic)
-        follower = LogFollower(engine, exporter, facts, tail, time.time_ns)
-        follower.look_back()
-        return follower.follow
+    def _open(self, place: Place) -> Source:
+        config = self._config
+        source = open_source(place, config.max_lines_per_s, docker_socket=config.docker_socket, pod_logs=config.pod_logs)
+        self._closing.append(source.close)
+        return source
 
-    def watching() -> Step:
-        watch, looks = ProcessWatch(engine, exporter, time.time_ns), 0
+    def _follows(self, engine: Engine, place: Place, facts: Facts) -> Step:
+        source = self._open(place)
+        follower = LogFollower(engine, self._exporter, facts, source, time.time_ns)
+        follower.look_back()
+
+        def step() -> None:
+            follower.follow()
+            self._teller.tell(f"log {place}", source.standing, engine.attributes)
+
+        return step
+
+    def _accesses(self, access: AccessLog) -> Step:
+        place = log_place(access.log, "access log")
+        source = self._open(place)
+        follower = AccessFollower(access, self._exporter, source, time.time_ns)
+
+        def step() -> None:
+            follower.follow()
+            self._teller.tell(f"access log {place}", source.standing)
+
+        return step
+
+    def _kernel(self) -> Step:
+        source = Kmsg()
+        self._closing.append(source.close)
+        follower = KernelFollower(self._exporter, source, self._pids, time.time_ns)
+
+        def step() -> None:
+            follower.follow()
+            self._teller.tell("kmsg", source.standing)
+
+        return step
+
+    def _watches(self, plan: Plan) -> Step:
+        engine, about = plan.engine, plan.engine.attributes
+        life: LifeWatch | None = None
+        if plan.lifecycle is not None:
+            ask = asking(plan.lifecycle, docker_socket=self._config.docker_socket)
+            life = LifeWatch(ask, about, self._exporter, time.time_ns)
+        watch, looks = ProcessWatch(engine, self._exporter, time.time_ns, life=life, pids=self._pids), 0
 
         def step() -> None:
             nonlocal looks
             if looks % LOOKS_PER_SEARCH == 0:
                 watch.search()
+                self._teller.tell("process", watch.standing, about)
+            if life is not None and looks % LOOKS_PER_POLL == 0:
+                life.poll()
+                self._teller.tell(f"lifecycle {plan.lifecycle}", life.standing, about)
             looks += 1
             watch.look()
 
         return step
-
-    parts: list[Part] = [
-        (f"scrape-{engine.name}", config.scrape_interval_s, scraping),
-        (f"process-{engine.name}", LOOK_INTERVAL_S, watching),
-    ]
-    if engine.log:
-        parts.append((f"log-{engine.name}", LOG_INTERVAL_S, following))
-    return parts
 
 
 def _repeat(name: str, interval_s: float, make: Callable[[], Step], stop: threading.Event) -> None:

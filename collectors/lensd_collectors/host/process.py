@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -13,8 +14,13 @@ import psutil
 from lensd_collectors import conventions
 from lensd_collectors.export import Exporter
 from lensd_collectors.host.engine import Engine
+from lensd_collectors.host.kmsg import Pids
+from lensd_collectors.host.lifecycle import LifeWatch
+from lensd_collectors.host.line import FOLLOWED, Standing, State
 
 log = logging.getLogger("lensd.agent")
+
+TOLD_WITHIN_S: Final = 2.0  # who runs an engine is waited for to say how it ended
 
 CHILDREN: Final[dict[str, str]] = {"vllm": "VLLM::"}
 """How the titles of the children that an engine can't live without begin, by its kind; others' children are not watched."""
@@ -111,10 +117,26 @@ class _Watched:
 
 
 class ProcessWatch:
-    """Watches one engine's process; call `look` often (what is known is cheap) with `search` now and then (what is not is not)."""
+    """Watches one engine's process; call `look` often (what is known is cheap) with `search` now and then (what is not is not).
 
-    def __init__(self, engine: Engine, exporter: Exporter, clock_ns: Callable[[], int]) -> None:
-        self._engine, self._exporter, self._clock_ns = engine, exporter, clock_ns
+    `life`: who runs the engine, and knows its exit status where we may not see it: an end that they tell is theirs alone to tell.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        exporter: Exporter,
+        clock_ns: Callable[[], int],
+        *,
+        life: LifeWatch | None = None,
+        pids: Pids | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._exporter, self._clock_ns, self._clock_s = engine, exporter, clock_ns, clock_s
+        self._life, self._pids = life, pids
+        self._ended: tuple[_Watched, int, float] | None = None  # gone, ends that had been told before, when to tell it ourselves
+        self._ends_told = 0
+        self.standing = FOLLOWED
         self._main: _Watched | None = None
         self._children: dict[int, _Watched] = {}
         self._pid_given = engine.pid
@@ -125,7 +147,7 @@ class ProcessWatch:
     def search(self) -> None:
         """Finds the process, and children that have come since."""
         if not self._local:
-            self._tell_once(f"engine {self._engine.name} runs on another host: its process is not watched")
+            self._missing("runs on another host", f"engine {self._engine.name} runs on another host: its process is not watched")
             return
         if self._main is None:
             self._find_main()
@@ -149,22 +171,40 @@ class ProcessWatch:
                 self._say(child, EXITED)
         if self._main is not None and self._main.gone():
             ended, self._main = self._main, None
+            if self._life is None or self._life.standing is not FOLLOWED:
+                self._say(ended, EXITED)
+            else:
+                self._ended = ended, self._ends_told, self._clock_s() + TOLD_WITHIN_S
+        if self._ended is not None and self._life is not None:
+            self._ask_how(self._life, *self._ended)
+
+    def _ask_how(self, life: LifeWatch, ended: _Watched, told_before: int, until_s: float) -> None:
+        """Leaves it to who runs the engine to tell its end, who is asked at each look until they do; tells it ourselves after a while."""
+        if life.ends == told_before:
+            life.poll()
+        if life.ends > told_before:
+            self._ended, self._ends_told = None, life.ends
+        elif self._clock_s() >= until_s or life.standing is not FOLLOWED:
+            self._ended = None
             self._say(ended, EXITED)
 
     def _find_main(self) -> None:
         process = _process(self._pid_given) if self._pid_given else listener(self._host, self._engine.port)
         self._pid_given = 0  # a restarted engine has another: it is found by its port
         if process is None:
-            self._tell_once(
-                f"no process that this user can see listens on port {self._engine.port}: engine {self._engine.name} is not watched yet"
-            )
+            reason = f"no process that this user can see listens on port {self._engine.port}"
+            self._missing(reason, f"{reason}: engine {self._engine.name} is not watched yet")
             return
         watched = _Watched(process, _title(process))
         if not watched.gone():
             self._main = self._announce(process, watched.name)
+            self.standing = FOLLOWED
+            self._ends_told = self._life.ends if self._life is not None else 0
 
     def _announce(self, process: psutil.Process, name: str) -> _Watched:
         watched = _Watched(process, name)
+        if self._pids is not None:
+            self._pids.add(process.pid, self._engine.name)
         self._say(watched, RUNNING)
         return watched
 
@@ -182,7 +222,8 @@ class ProcessWatch:
         severity = "info" if state == RUNNING else "warning"
         self._exporter.event(conventions.EVENT_ENGINE_PROCESS, at_ns=self._clock_ns(), attributes=attributes, severity=severity)
 
-    def _tell_once(self, text: str) -> None:
+    def _missing(self, reason: str, text: str) -> None:
+        self.standing = Standing(State.MISSING, reason)
         if not self._told:
             log.info(text)
             self._told = True

@@ -23,6 +23,7 @@ PREFIXES: Final[dict[str, tuple[str, ...]]] = {
 }
 START_TIME: Final = "process_start_time_seconds"
 ALSO: Final = frozenset({START_TIME, "http_requests_total"})
+HISTOGRAMS_EVERY_NS: Final = 10_000_000_000
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -99,11 +100,16 @@ def _histograms(family: Metric) -> Iterator[Histogram]:
 
 
 class Scraper:
-    """Scrapes one engine; each call forwards all of a scrape with one instant, in one body."""
+    """Scrapes one engine; each call forwards a scrape with one instant, in one body: all gauges and counters, histograms every 10 s.
+
+    Each time the engine begins to answer, stops to, or fails in another way, an event `lensd.engine.reach` says so.
+    """
 
     def __init__(self, engine: Engine, exporter: Exporter, fetch: Fetch, clock_ns: Callable[[], int]) -> None:
         self._engine, self._exporter, self._fetch, self._clock_ns = engine, exporter, fetch, clock_ns
         self._unreadable_told = False
+        self._reach: tuple[FetchFailure | None] | None = None  # what the last event said; None: nothing said yet
+        self._histograms_at_ns: int | None = None
         self._prefixes = PREFIXES.get(engine.kind, ("vllm:", "sglang:", "llamacpp:"))
         self._common = {**engine.attributes, conventions.SCRAPE_TARGET: f"{engine.url}/metrics"}
 
@@ -112,8 +118,9 @@ class Scraper:
         try:
             body = self._fetch(self._engine, "/metrics")
         except FetchError as error:
-            return self._down(error.why)
+            return self._down(error)
         at_ns = self._clock_ns()
+        self._tell_reach(None, at_ns)
         try:
             parsed = list(parse(body.decode("utf-8", "replace"), self._prefixes))
         except ValueError:  # it answers, so it is up; what it says can't be read
@@ -124,20 +131,22 @@ class Scraper:
                 )
                 self._unreadable_told = True
         start_s: float | None = None
+        with_histograms = self._histograms_due(at_ns)
         with self._exporter.batch() as batch:
             batch.gauge(conventions.METRIC_UP, 1.0, at_ns=at_ns, attributes=self._common)
             for each in parsed:
                 attributes = {**each.labels, **self._common}
                 if isinstance(each, Histogram):
-                    batch.histogram(
-                        each.name,
-                        bounds=each.bounds,
-                        counts=each.counts,
-                        sum=each.sum,
-                        count=each.count,
-                        at_ns=at_ns,
-                        attributes=attributes,
-                    )
+                    if with_histograms:
+                        batch.histogram(
+                            each.name,
+                            bounds=each.bounds,
+                            counts=each.counts,
+                            sum=each.sum,
+                            count=each.count,
+                            at_ns=at_ns,
+                            attributes=attributes,
+                        )
                     continue
                 forward = batch.counter if each.counter else batch.gauge
                 forward(each.name, each.value, at_ns=at_ns, attributes=attributes)
@@ -145,7 +154,28 @@ class Scraper:
                     start_s = each.value
         return Seen(True, start_s=start_s)
 
-    def _down(self, why: FetchFailure) -> Seen:
-        attributes = {**self._common, conventions.ERROR_TYPE: why.value}
-        self._exporter.gauge(conventions.METRIC_UP, 0.0, at_ns=self._clock_ns(), attributes=attributes)
-        return Seen(False, why)
+    def _histograms_due(self, at_ns: int) -> bool:
+        last = self._histograms_at_ns
+        if last is not None and abs(at_ns - last) < HISTOGRAMS_EVERY_NS:
+            return False
+        self._histograms_at_ns = at_ns
+        return True
+
+    def _down(self, error: FetchError) -> Seen:
+        at_ns = self._clock_ns()
+        attributes = {**self._common, conventions.ERROR_TYPE: error.why.value}
+        self._exporter.gauge(conventions.METRIC_UP, 0.0, at_ns=at_ns, attributes=attributes)
+        self._tell_reach(error, at_ns)
+        return Seen(False, error.why)
+
+    def _tell_reach(self, error: FetchError | None, at_ns: int) -> None:
+        """Says whether the engine answers and why not, where that is not what was said last; the first scrape says it too."""
+        why = None if error is None else error.why
+        if self._reach == (why,):
+            return
+        self._reach = (why,)
+        attributes: dict[str, str | int | None] = {**self._common}
+        if error is not None:
+            attributes |= {conventions.ERROR_TYPE: error.why.value, conventions.HTTP_STATUS: error.status}
+        severity = "info" if error is None else "warning"
+        self._exporter.event(conventions.EVENT_ENGINE_REACH, at_ns=at_ns, attributes=attributes, severity=severity)

@@ -6,47 +6,57 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
+from lensd_collectors.host.line import FOLLOWED, MOST_LINE_BYTES, Allowance, Line, Splitter, Standing, State, why
+
+__all__ = ["MOST_LINE_BYTES", "Line", "Tail"]
 
 CHUNK_BYTES: Final = 256 * 1024
-MOST_LINE_BYTES: Final = 16 * 1024
 MOST_LAG_BYTES: Final = 64 * 1024 * 1024
+SKIPPED: Final = Standing(State.FOLLOWED, "it was written faster than the rate allows: a part was skipped")
 PRINT_BYTES: Final = 64  # of what was read last: tells an appended file from one written anew
-
-
-class Line(msgspec.Struct, frozen=True):
-    text: str
-    number: int  # from 1
 
 
 class Tail:
     """Lines appended to a file. An existing file is followed from its end, one that appears later from its beginning.
 
+    `back_bytes`: how much of the end of an existing file is given too, from whole lines on; None: all of it.
     At most `max_lines_per_s` lines a second are given; the others wait in the file. A file that is more than 64 MiB ahead is
-    skipped up to there and the skipped bytes are counted in `skipped_bytes`. A line over 16 KiB is cut.
+    skipped up to there and the skipped bytes are counted in `skipped_bytes`. A line over 128 KiB is cut.
     """
 
-    def __init__(self, path: Path, max_lines_per_s: int, clock_s: Callable[[], float]) -> None:
-        self._path, self._rate, self._clock_s = path, max(1, max_lines_per_s), clock_s
-        self._allowance, self._counted_at = float(self._rate), clock_s()
+    def __init__(self, path: Path, max_lines_per_s: int, clock_s: Callable[[], float], *, back_bytes: int | None = 0) -> None:
+        self._path, self._allowance = path, Allowance(max_lines_per_s, clock_s)
         self._fd: int | None = None
-        self._partial, self._cut = b"", False
+        self._splitter = Splitter()
         self._offset, self._number = 0, 0
         self._last_bytes = b""
         self._lines: deque[Line] = deque()  # read, but over the rate
+        self._standing = Standing(State.MISSING)
         self.skipped_bytes = 0
-        self._open(at_end=True)
+        self._open(back_bytes)
+
+    @property
+    def standing(self) -> Standing:
+        return SKIPPED if self.skipped_bytes and self._standing is FOLLOWED else self._standing
+
+    @property
+    def file(self) -> Path | None:
+        return self._path
 
     def poll(self) -> Iterator[Line]:
         """The lines that have come since the last call, as far as the rate allows."""
-        now = self._clock_s()
-        self._allowance = min(self._rate, self._allowance + (now - self._counted_at) * self._rate)
-        self._counted_at = now
-        while self._allowance >= 1:
+        self._allowance.renew()
+        while self._allowance.open:
             if not self._lines and not self._read():
                 return
-            while self._lines and self._allowance >= 1:
-                self._allowance -= 1
+            while self._lines and self._allowance.open:
+                self._allowance.take()
+                yield self._lines.popleft()
+
+    def finish(self) -> Iterator[Line]:
+        """What is left once nothing more is written, whatever the rate, and a last line without its newline."""
+        while self._lines or self._read() or self._finish_partial():
+            while self._lines:
                 yield self._lines.popleft()
 
     def close(self) -> None:
@@ -54,15 +64,17 @@ class Tail:
             os.close(self._fd)
             self._fd = None
 
-    def _open(self, at_end: bool) -> bool:
+    def _open(self, back_bytes: int | None) -> bool:
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
+        except OSError as error:
+            self._standing = why(error)
             return False
+        self._standing = FOLLOWED
         self._fd, self._offset, self._number = fd, 0, 0
-        self._partial, self._cut, self._last_bytes = b"", False, b""
-        if at_end:
-            self._pass_over(os.fstat(fd).st_size)
+        self._splitter, self._last_bytes = Splitter(), b""
+        if back_bytes is not None:
+            self._pass_over(max(0, os.fstat(fd).st_size - back_bytes))
         return True
 
     def _pass_over(self, end: int) -> None:
@@ -79,7 +91,7 @@ class Tail:
 
     def _read(self) -> bool:
         """Reads on; False when there is nothing new. A rotated file is read to its end before the new one is opened."""
-        if self._fd is None and not self._open(at_end=False):
+        if self._fd is None and not self._open(None):
             return False
         assert self._fd is not None
         size = os.fstat(self._fd).st_size
@@ -90,13 +102,14 @@ class Tail:
                 return True
         if size - self._offset > MOST_LAG_BYTES:
             before = self._offset
-            self._partial, self._cut = b"", False
+            self._splitter.rest()
             self._pass_over(size - MOST_LAG_BYTES)
             self.skipped_bytes += self._offset - before
         data = os.pread(self._fd, CHUNK_BYTES, self._offset)
         if data:
             self._offset += len(data)
-            self._split(data)
+            for text in self._splitter.feed(data):
+                self._add(text)
             self._remember()
             return True
         return self._rotated()
@@ -123,25 +136,15 @@ class Tail:
         if self._finish_partial():
             return True
         self.close()
-        return self._open(at_end=False)
+        return self._open(None)
 
     def _finish_partial(self) -> bool:
         """A last line without its newline, once nothing can follow it."""
-        left, self._partial, self._cut = self._partial, b"", False
+        left = self._splitter.rest()
         if left:
             self._add(left)
         return bool(left)
 
-    def _add(self, line: bytes) -> None:
+    def _add(self, text: str) -> None:
         self._number += 1
-        self._lines.append(Line(line.rstrip(b"\r").decode("utf-8", "replace"), self._number))
-
-    def _split(self, data: bytes) -> None:
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
-            self._add((self._partial + piece)[:MOST_LINE_BYTES] if not self._cut else self._partial)
-            self._partial, self._cut = b"", False
-        if not self._cut:
-            self._partial += rest
-            if len(self._partial) > MOST_LINE_BYTES:
-                self._partial, self._cut = self._partial[:MOST_LINE_BYTES], True
+        self._lines.append(Line(text, self._number))

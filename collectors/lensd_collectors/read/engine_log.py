@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,16 +11,13 @@ import msgspec
 from lensd_collectors.dialects import Dialect, EventPattern
 from lensd_collectors.read import life, settings
 from lensd_collectors.read.access_lines import AccessLines
-from lensd_collectors.read.lines import Clock, unwrap
+from lensd_collectors.read.lines import Clock, Pieces, Whole, dated, unwrap
+from lensd_collectors.read.tracebacks import Loose, Part, Tracebacks, loose
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 from lensd_collectors.scrub import scrub
 
 LONGEST_LINE: Final = 2000  # characters of a line that are kept
 LONGEST_READ: Final = 1 << 20  # bytes of a line that are looked at
-_STACK_DEPTH: Final = 12
-_STACKS: Final = 32  # processes whose traceback is followed at a time
-_FRAME_LINE: Final = re.compile(r'^\s+File "[^"]*", line \d+, in (?P<function>[\w<>.]+)')
-_CONTINUATION: Final = re.compile(r"^(?:\s|Traceback \(|The above exception|During handling|[\^~]+$|$)")
 _REPEATED: Final = {"engine.oom": 64, "engine.kv_too_small": 16, "engine.memory_short": 16, "request.aborted": 256}
 _ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -29,7 +26,8 @@ _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 class LineReader:
     """Turns the lines of one engine's log into rows; remembers only where the engine stands and what it said last.
 
-    `feed` never raises on any text. Live, `at_us` is when the line was received and `src` is `log:<engine>/<path>@<line>`;
+    `feed` never raises on any text. Live, `at_us` is when the line was received, where the line itself does not say when it was
+    written, and `src` is `log:<engine>/<path>@<line>`;
     offline it is None, the line's own time counts (marked `seen_at_guessed`) and `src` is `<path>:<line>`.
     """
 
@@ -45,7 +43,8 @@ class LineReader:
         self._facts: dict[str, str] = {}  # last value of each setting
         self._stated: set[str] = set()  # settings told since the last start
         self._told: dict[str, deque[str]] = {name: deque(maxlen=keep) for name, keep in _REPEATED.items()}
-        self._stacks: dict[str, deque[tuple[str, int]]] = {}
+        self._pieces, self._tracebacks = Pieces(), Tracebacks()
+        self._exact: Instant | None = None  # what the present line itself says with year and zone
         self._when: Instant | tuple[str, str] | None = None  # of the last line that said: its instant, or date and time to be resolved
 
     @property
@@ -58,27 +57,36 @@ class LineReader:
         return None if isinstance(self._when, tuple) else self._when
 
     def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]:
-        """The rows of one line, mostly none or one; `number` counts lines from 1."""
-        text, outer = unwrap(line)
+        """The rows of one line, mostly none or one; `number` counts lines from 1. A line in pieces gives its rows with its last."""
+        whole = self._pieces.take(unwrap(line), number)
+        return [] if whole is None else self._whole(whole, at_us)
+
+    def rest(self, at_us: int | None = None) -> list[Row]:
+        """The rows of lines whose last piece never came."""
+        return [row for whole in self._pieces.rest() for row in self._whole(whole, at_us)]
+
+    def _whole(self, whole: Whole, at_us: int | None) -> list[Row]:
+        if "\n" not in whole.text:
+            return self._line(whole.text, whole, at_us)
+        return [row for text in whole.text.split("\n") for row in self._line(text, whole, at_us)]
+
+    def _line(self, text: str, whole: Whole, at_us: int | None) -> list[Row]:
         if not text or text.isspace():
             return []
         text = scrub(text)
-        body, frame = text, None
-        for frame_pattern in self._dialect.frames:
-            frame = frame_pattern.match(text)
-            if frame is not None:
-                body = frame["text"]
-                break
-        self._keep_time(outer, frame)
+        frame = next((match for pattern in self._dialect.frames if (match := pattern.match(text)) is not None), None)
+        bare = loose(text) if frame is None else None
+        parts: Mapping[str, str | None] = bare.parts if bare is not None else frame.groupdict() if frame is not None else {}
+        body = bare.text if bare is not None else frame["text"] if frame is not None else text
+        self._keep_time(whole.at, parts)
         for anchor, pattern in self._anchors:
             if anchor in body and (match := pattern.regex.search(body)):
-                return self._rows(pattern, match, _Seen(self, number, at_us, frame), text)
-        if frame is None:
-            self.unread += 1
+                return self._rows(pattern, match, _Seen(self, whole.number, at_us, parts), text)
+        if bare is not None and not bare.framed:
+            return self._unframed(bare, _Seen(self, whole.number, at_us, parts), text)
+        if parts.get("level") not in _ERRORS:
             return []
-        if frame.groupdict().get("level") not in _ERRORS:
-            return []
-        return self._unknown(body, _Seen(self, number, at_us, frame), text)
+        return self._unknown(body, _Seen(self, whole.number, at_us, parts), text)
 
     def _rows(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
         match pattern.into:
@@ -93,7 +101,8 @@ class LineReader:
 
     def _events(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
         name = self._life.admit(pattern.name, pattern.sign)
-        stack = self._stack(seen) if pattern.severity == "critical" else {}
+        self._tracebacks.close(seen.process)
+        stack = self._tracebacks.stack(seen.process) if pattern.severity == "critical" else {}
         if name == life.STARTED:
             self._stated.clear()
         groups = match.groupdict()
@@ -115,14 +124,20 @@ class LineReader:
 
     def _unknown(self, body: str, seen: "_Seen", line: str) -> list[Row]:
         """An error whose frame is known but not its meaning: kept, apart from the inside of a traceback."""
-        call = _FRAME_LINE.match(body)
-        if call:
-            if seen.process not in self._stacks and len(self._stacks) >= _STACKS:
-                self._stacks.pop(next(iter(self._stacks)))
-            self._stacks.setdefault(seen.process, deque(maxlen=_STACK_DEPTH)).append((call["function"], seen.number))
-        if call or _CONTINUATION.match(body):
+        if self._tracebacks.inside(seen.process, body, seen.number):
             return []
-        return [self._event(life.ERROR, None, self._stack(seen), seen, line, None)]
+        self._tracebacks.told(body)
+        return [self._event(life.ERROR, None, self._tracebacks.stack(seen.process), seen, line, None)]
+
+    def _unframed(self, bare: Loose, seen: "_Seen", line: str) -> list[Row]:
+        """The end of a traceback that was printed without the log's frame is an error; any other such line is not understood."""
+        part = self._tracebacks.unframed(seen.process, bare.text, seen.number)
+        if part is Part.OUTSIDE:
+            self.unread += 1
+        if part is not Part.END:
+            return []
+        self._tracebacks.told(bare.text)
+        return [self._event(life.ERROR, "error", self._tracebacks.stack(seen.process), seen, line, None)]
 
     def _event(self, name: str, severity: str | None, fields: dict[str, object], seen: "_Seen", line: str, request_id: str | None) -> Event:
         if seen.guessed:
@@ -154,9 +169,13 @@ class LineReader:
 
     def _exchange(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> HttpExchange:
         values = {field.name: field.read(match) for field in pattern.fields}
-        row = HttpExchange(seen_at=seen.at if not seen.guessed else None, engine=self._engine, hop=self._dialect.role.value, src=seen.src)
+        hop = pattern.sign or self._dialect.role.value
+        row = HttpExchange(seen_at=seen.at if not seen.guessed else None, engine=self._engine, hop=hop, src=seen.src)
+        seconds = values.pop("duration_s", None)
         for column, value in values.items():
             setattr(row, column, value)
+        if isinstance(seconds, float):
+            row.duration_ms = seconds * 1000
         return row
 
     def _config_facts(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
@@ -176,13 +195,6 @@ class LineReader:
             facts.append(ConfigFact(seen_at=seen.at, subject=self._engine, name=name, value=value, was=changed, src=seen.src))
         return facts
 
-    def _stack(self, seen: "_Seen") -> dict[str, object]:
-        """The calls of the traceback before this line, innermost last, and the lines they stand on."""
-        calls = self._stacks.pop(seen.process, None)
-        if not calls:
-            return {}
-        return {"stack": [function for function, _ in calls], "stack_lines": [number for _, number in calls]}
-
     def _is_new(self, name: str, key: str) -> bool:
         """False for what a program prints two or three times: by logger, process and server, or by both of a request's ids."""
         told = self._told.get(name)
@@ -193,18 +205,18 @@ class LineReader:
         told.append(key)
         return True
 
-    def _keep_time(self, outer: Instant | None, frame: re.Match[str] | None) -> None:
-        if outer is not None:
-            self._when = outer
-        elif frame is not None:
-            parts = frame.groupdict()
-            if parts.get("date") and parts.get("time"):
-                self._when = (parts["date"], parts["time"])
+    def _keep_time(self, outer: Instant | None, parts: Mapping[str, str | None]) -> None:
+        date, time, own = parts.get("date"), parts.get("time"), parts.get("instant")
+        self._exact = (dated(own) if own else None) or outer
+        if self._exact is not None:
+            self._when = self._exact
+        elif date and time:
+            self._when = (date, time)
 
     def _time(self, at_us: int | None) -> tuple[Instant | None, bool]:
         """When the present line was seen, and whether that is a guess: by its zone and year, or from the line before it."""
         if at_us is not None:
-            return Instant(at_us), False
+            return self._exact or Instant(at_us), False
         if isinstance(self._when, tuple):
             at = self._clock.at(*self._when)
             return at, at is not None
@@ -219,8 +231,7 @@ class _Seen:
 
     __slots__ = ("at", "guessed", "number", "process", "severity", "src")
 
-    def __init__(self, reader: LineReader, number: int, at_us: int | None, frame: re.Match[str] | None) -> None:
-        parts = frame.groupdict() if frame is not None else {}
+    def __init__(self, reader: LineReader, number: int, at_us: int | None, parts: Mapping[str, str | None]) -> None:
         self.number = number
         self.at, self.guessed = reader._time(at_us)
         self.severity = (parts.get("level") or "info").lower()
@@ -259,7 +270,7 @@ def iter_log(path: Path, reader: LineReader) -> Iterator[list[Row]]:
                     pass  # the tail of an overlong line is no line of its own
             if rows:
                 yield rows
-    if last := access.rest():
+    if last := [*reader.rest(), *access.rest()]:
         yield last
 
 

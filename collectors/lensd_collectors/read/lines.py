@@ -1,44 +1,124 @@
-"""A log line as its program wrote it, and when: wrappers of shells, containers and terminals taken off, clocks resolved."""
+"""A log line as its program wrote it, and when: wrappers of shells, containers and terminals taken off, pieces joined, clocks resolved."""
 
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from lensd_collectors.read import json_lines
 from lensd_collectors.rows import Instant
 
+LONGEST_JOINED: Final = 1 << 20  # characters of a line that came in pieces
+_STREAMS: Final = 8  # of a log whose lines come in pieces
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LATE: Final = timedelta(hours=36)  # a file copied between zones may be "older" than its last line
 _WRAPPERS: Final = re.compile(
     r"(?:\d{1,9}[:-](?=\(|INFO|WARNING|ERROR|DEBUG|CRITICAL|\[)"  # grep -n
     r"|[\w.-]+ +\| "  # docker compose
     r"|(?P<instant>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) "  # docker -t, kubectl --timestamps
-    r"(?:(?:stdout|stderr) [FP] )?"  # CRI
+    r"(?:(?P<stream>stdout|stderr) (?P<tag>[FP])(?::\S*)?(?: |$))?"  # CRI
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w.@-]+\[\d+\]: )"  # journald
 )
 
 
+_WEB_TIME: Final = re.compile(
+    r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<hours>[+-]\d\d)(?P<minutes>\d\d)"
+)
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
 class Unwrapped(NamedTuple):
-    text: str
+    text: str  # several lines where a JSON record held a message of several
     at: Instant | None  # the wrapper's own instant, where it names year and zone
+    more: bool = False  # a container runtime cut the line here: the stream's next piece goes on with it
+    stream: str = ""  # stdout, stderr, where the wrapper says which
 
 
 def unwrap(line: str) -> Unwrapped:
-    """The line without line end, colour codes, all but the last state of a progress bar, and outer prefixes."""
+    """The line without line end, colour codes, all but the last state of a progress bar, and outer prefixes; a cut piece as it is."""
     text = line.rstrip("\r\n")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if "\r" in text:
-        parts = [part for part in text.split("\r") if part.strip()]
-        text = parts[-1] if parts else ""
-    at = None
+    at, more, stream = None, False, ""
     for _ in range(4):  # compose around docker around grep; no more than that is worth a loop
+        if text[:1] == "{":
+            inner = json_lines.read(text)
+            if inner is None:
+                break
+            text, more, stream = inner.text, inner.more, inner.stream or stream
+            at = (Instant(inner.at_us) if inner.at_us is not None else rfc3339(inner.time) if inner.time else None) or at
+            continue
         match = _WRAPPERS.match(text)
         if match is None:
             break
         if match["instant"]:
             at = rfc3339(match["instant"]) or at
+        if match["stream"]:
+            more, stream = match["tag"] == "P", match["stream"]
         text = text[match.end() :]
-    return Unwrapped(text, at)
+    return Unwrapped(text if more else _tidy(text), at, more, stream)
+
+
+def _tidy(text: str) -> str:
+    text = text.rstrip("\r\n")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" in text:
+        parts = [part for part in text.split("\r") if part.strip()]
+        text = parts[-1] if parts else ""
+    return text
+
+
+class Piece:
+    """A line of which the end has not come yet."""
+
+    __slots__ = ("at", "number", "parts", "size")
+
+    def __init__(self, at: Instant | None, number: int) -> None:
+        self.parts: list[str] = []
+        self.size, self.at, self.number = 0, at, number
+
+    def add(self, text: str) -> None:
+        kept = text[: max(0, LONGEST_JOINED - self.size)]
+        if kept:
+            self.parts.append(kept)
+            self.size += len(kept)
+
+
+class Whole(NamedTuple):
+    text: str
+    at: Instant | None  # of the first piece
+    number: int  # of the first piece
+
+
+class Pieces:
+    """Puts together lines that a container runtime cut: one at a time for each stream, at most 1 MiB of each."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Piece] = {}
+
+    def take(self, got: Unwrapped, number: int) -> Whole | None:
+        """The whole line that ends with this piece; None while there is more to come."""
+        held = self._held.get(got.stream) if self._held else None
+        if held is None and not got.more:
+            return Whole(got.text, got.at, number)
+        if held is None:
+            if len(self._held) >= _STREAMS:
+                self._held.pop(next(iter(self._held)))
+            held = self._held[got.stream] = Piece(got.at, number)
+        held.add(got.text)
+        if got.more:
+            return None
+        del self._held[got.stream]
+        return _whole(held)
+
+    def rest(self) -> list[Whole]:
+        """What is held, once nothing can follow it."""
+        held, self._held = list(self._held.values()), {}
+        return [_whole(piece) for piece in held]
+
+
+def _whole(piece: Piece) -> Whole:
+    return Whole(_tidy("".join(piece.parts)), piece.at, piece.number)
 
 
 def rfc3339(text: str) -> Instant | None:
@@ -49,6 +129,17 @@ def rfc3339(text: str) -> Instant | None:
     except ValueError:
         return None
     return instant(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def dated(text: str) -> Instant | None:
+    """The instant that a line names with year and zone: RFC 3339, or as web servers write it (`18/Nov/2026:10:00:05 +0000`)."""
+    if "/" not in text:
+        return rfc3339(text)
+    match = _WEB_TIME.fullmatch(text)
+    if match is None or match["month"] not in _MONTHS:
+        return None
+    month = _MONTHS.index(match["month"]) + 1
+    return rfc3339(f"{match['year']}-{month:02d}-{match['day']}T{match['time']}{match['hours']}:{match['minutes']}")
 
 
 def instant(at: datetime) -> Instant:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
-from lensd_collectors.read import engine_log, exchange, flags, http_exchange, prometheus, spans
+from lensd_collectors.read import engine_log, exchange, flags, http_exchange, json_lines, prometheus, spans
 from lensd_collectors.read.lines import unwrap
 from lensd_collectors.rows import TABLES, Instant, Row
 
@@ -113,13 +113,13 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
     if not head.strip() or b"\0" in head:
         return Kind.UNKNOWN, None
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
-    if text.lstrip()[:1] in ("{", "["):
+    if text.lstrip()[:1] in ("{", "[") and json_lines.read(text.lstrip().partition("\n")[0]) is None:
         kind = _json_kind(text)
         if kind is not None:
             return kind, None
         if _JSON.match(text):
             return Kind.UNKNOWN, None
-    lines = [line for raw in text.split("\n") if (line := unwrap(raw).text).strip()]
+    lines = [line for raw in text.split("\n") for line in unwrap(raw).text.split("\n") if line.strip()]
     if any(_GPU.search(line) and "," in line for line in lines[:5]):
         return Kind.GPU_CSV, None
     if _is_prometheus(lines):

@@ -92,6 +92,9 @@ HEAD = 'name = "x"\nrole = "engine"\n'
         (HEAD + "[[events]]\nname='e'\nanchor='a'\npattern='a'\nfields={n='int'}", "'n'"),
         (HEAD + "[[events]]\nname='e'\nanchor='a'\npattern='('", "missing )"),
         (HEAD + "[[errors]]\nbody='a'\nmeans='bad-luck'", "bad-luck"),
+        (HEAD + "[names]\n'x:a' = {kind='speed'}", "speed"),
+        (HEAD + "[names]\n'x:a' = {kind='gauge', since='soon'}", "soon"),
+        (HEAD + "[names]\n'x:a' = {kind='gauge', sinse='0.6'}", "sinse"),
         ("name = ", "file.toml"),
     ],
 )

@@ -110,6 +110,7 @@ def test_a_lag_too_long_is_skipped_and_counted(tmp_path: Path, monkeypatch: pyte
     assert got == [("line 98", 99), ("line 99", 100)] or got[-1] == ("line 99", 100)
     assert len(got) <= 3
     assert tail.skipped_bytes == 800 - 8 * len(got)
+    assert tail.standing == ("followed", "it was written faster than the rate allows: a part was skipped")
 
 
 def test_long_line_is_cut_and_the_next_one_whole(tmp_path: Path) -> None:
@@ -156,26 +157,55 @@ def follower(recorder: Any, log: Path) -> LogFollower:
     return LogFollower(engine, recorder, facts, follow(log), lambda: 5)
 
 
+PROBES = 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK\n(APIServer pid=1) INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 200 OK\n'
+
+
 def test_lines_become_events(recorder: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     following = follower(recorder, log)
     append(log, "\n   \n")
-    append(
-        log,
-        'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK\n(APIServer pid=1) INFO:     127.0.0.1:1 - "GET /metrics HTTP/1.1" 200 OK\n',
-    )
     append(log, 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n')
     append(log, "\x1b[1;36m(EngineCore pid=2)\x1b[0;0m ERROR 11-29 14:45:50 [x.py:1] died, api_key='sk-planted123'\n")
     append(log, "(APIServer pid=1) INFO 11-29 14:53:50 [a.py:1] non-default args: {'api_key': '***', 'max_num_seqs': 4}\n")
     following.follow()
-    lines = [event for event in recorder.events if event.event_name == "lensd.engine.log"]
-    assert [(recorder.attributes(each)["lensd.log.line"], each.severity_text, each.body.string_value) for each in lines] == [
-        ("5", "INFO", 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable'),
-        ("6", "ERROR", "(EngineCore pid=2) ERROR 11-29 14:45:50 [x.py:1] died, api_key='[key]'"),
-        ("7", "INFO", "(APIServer pid=1) INFO 11-29 14:53:50 [a.py:1] non-default args: {'api_key': '***', 'max_num_seqs': 4}"),
+    assert lines_of(recorder) == [
+        ("3", "INFO", 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable'),
+        ("4", "ERROR", "(EngineCore pid=2) ERROR 11-29 14:45:50 [x.py:1] died, api_key='[key]'"),
+        ("5", "INFO", "(APIServer pid=1) INFO 11-29 14:53:50 [a.py:1] non-default args: {'api_key': '***', 'max_num_seqs': 4}"),
     ]
     assert recorder.facts() == {"max_num_seqs": "4"}
+
+
+def lines_of(recorder: Any) -> list[tuple[str, str, str]]:
+    lines = [event for event in recorder.events if event.event_name == "lensd.engine.log"]
+    return [(recorder.attributes(each)["lensd.log.line"], each.severity_text, each.body.string_value) for each in lines]
+
+
+def test_of_probes_the_first_is_told_and_then_one_a_minute(recorder: Any, tmp_path: Path) -> None:
+    log, now = tmp_path / "log", [0]
+    log.touch()
+    engine = resolve(WatchedEngine(url="http://127.0.0.1:8100", name="e0", log=str(log)))
+    facts = Facts(engine, recorder, lambda engine, path: b"", lambda: now[0])
+    following = LogFollower(engine, recorder, facts, follow(log), lambda: now[0])
+    for _ in range(121):
+        append(log, PROBES)
+        following.follow()
+        now[0] += 1_000_000_000
+    told = [number for number, _, text in lines_of(recorder) if "/health" in text]
+    assert told == ["1", "121", "241"], "at 0, 60 and 120 s"
+    assert len(lines_of(recorder)) == 6
+
+
+def test_the_wrappers_own_instant_is_the_lines(recorder: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    following = follower(recorder, log)
+    append(log, "2026-11-29T14:43:00.123456789Z stdout F INFO:     Shutting down\nINFO:     Finished\n")
+    following.follow()
+    first, second = recorder.events
+    assert (first.time_unix_nano, first.body.string_value) == ("1795963380123456000", "INFO:     Shutting down")
+    assert second.time_unix_nano == "5"
 
 
 def test_an_earlier_start_gives_its_facts_but_no_events(recorder: Any, tmp_path: Path) -> None:
@@ -186,6 +216,23 @@ def test_an_earlier_start_gives_its_facts_but_no_events(recorder: Any, tmp_path:
     following.follow()
     assert recorder.facts() == {"max_num_seqs": "4"}
     assert len(recorder.events) == 1
+
+
+def test_the_facts_of_an_earlier_start_are_found_in_a_container_runtimes_file(recorder: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"log":"[a.py:1] non-default args: {\'max_num_seqs\': 4}\\n","stream":"stdout","time":"2026-11-29T14:43:00.5Z"}\n')
+    follower(recorder, log).look_back()
+    assert recorder.facts() == {"max_num_seqs": "4"}
+
+
+def test_a_key_that_was_cut_in_two_does_not_leave_the_host(recorder: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    following = follower(recorder, log)
+    append(log, "2026-11-29T14:43:00.1Z stdout P ERROR: refused: api_key='sk-plan\n")
+    append(log, "2026-11-29T14:43:00.1Z stdout F ted12345'\n")
+    following.follow()
+    assert [text for _, _, text in lines_of(recorder)] == ["ERROR: refused: api_key='[key]'"]
 
 
 @pytest.mark.parametrize("block", [3, 7, 16, 1000])
