@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from lensd import rungs
 from lensd.alerts.outbox import Outbox
 from lensd.alerts.post import post
 from lensd.alerts.registry import make_destinations
@@ -151,6 +152,7 @@ async def _serve(daemon: Daemon, doors: list[socket.socket]) -> None:
         incidents=daemon.judge,
         health=daemon.health,
         token=daemon.token,
+        ids_line=lambda engine: rungs.line("2", engine=engine, otlp=f"http://{config.serve.otlp}", token_file=config.token_file.absolute()),
     )
     door = OtlpDoor(daemon.journal, daemon.token, config.serve.limits)
     servers = [_server(app) for app in (door, build_app(backend))]

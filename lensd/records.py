@@ -59,6 +59,7 @@ class Timeline(Record, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...]
     total_ms: float
     clock_skew_ms: float | None = None
+    frontend_ms: float | None = None  # of prefill: parse, chat template and tokenising before the engine's queue
 
 
 class Evidence(Record, frozen=True, kw_only=True):
@@ -146,6 +147,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     total_ms: float | None = None
     clock_skew_ms: float | None = None
+    frontend_ms: float | None = None  # the first part of prefill, see Timeline
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
-from lensd_collectors.conventions import StageState
+from lensd_collectors.conventions import Stage, StageState
 
 from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, NotEvaluated, RuledOut, Severity, StageTime, Verdict
 
@@ -13,6 +13,7 @@ BAR: Final = 28  # columns of the waterfall
 MOST_QUOTED: Final = 200  # characters of a quote in text; Markdown and JSON have all of it
 MOST_RULED_OUT: Final = 8  # lines in text
 MOST_FILES: Final = 20  # lines in text
+FRONT_END_FROM_MS: Final = 1.0
 NAMES: Final = {"auth_routing": "auth/routing"}
 COLOURS: Final = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
 OF_STATE: Final = {StageState.FAILED: "critical", StageState.SLOW: "warning"}
@@ -198,7 +199,8 @@ def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[s
         if stage.duration_ms is None:
             lines.append(paint("dim", f"  {name:<13}{'':<{BAR}}  {stage.state.replace('_', ' ')}"))
             continue
-        note = ", ".join(filter(None, [stage.state if stage.state != StageState.OK else "", "estimated" if stage.estimated else ""]))
+        notes = [stage.state if stage.state != StageState.OK else "", "estimated" if stage.estimated else "", _front_end(stage, diagnosis)]
+        note = ", ".join(filter(None, notes))
         line = f"  {name:<13}{_bar(stage, total)}  {_figures(stage.duration_ms, stage.exclusive_ms, diagnosis)}  {note}".rstrip()
         lines.append(paint(OF_STATE[stage.state], line) if stage.state in OF_STATE else line)
     if diagnosis.unattributed_ms:
@@ -209,6 +211,13 @@ def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[s
     if any((s.duration_ms or 0.0) - (s.exclusive_ms or 0.0) > 0.1 * total for s in diagnosis.timeline):
         lines.append(paint("dim", "  stages overlap: share counts each moment once, for the stage that explains it best"))
     return lines
+
+
+def _front_end(stage: StageTime, diagnosis: Diagnosis) -> str:
+    """How much of prefill passed before the engine took the request in, where it is known to be more than a moment."""
+    if stage.stage != Stage.PREFILL or diagnosis.frontend_ms is None or diagnosis.frontend_ms < FRONT_END_FROM_MS:
+        return ""
+    return f"{duration(diagnosis.frontend_ms)} of it front end"
 
 
 def _figures(ms: float | None, exclusive_ms: float | None, diagnosis: Diagnosis) -> str:
@@ -314,7 +323,7 @@ def _evidence(evidence: Evidence) -> str:
 
 
 def _markdown_row(stage: StageTime, diagnosis: Diagnosis) -> str:
-    state = f"{stage.state}{', estimated' if stage.estimated else ''}".replace("_", " ")
+    state = ", ".join(filter(None, [stage.state, "estimated" if stage.estimated else "", _front_end(stage, diagnosis)])).replace("_", " ")
     share = _share(stage.exclusive_ms, diagnosis)
     name = NAMES.get(stage.stage, stage.stage)
     return f"| {name} | {state} | {duration(stage.start_ms)} | {duration(stage.duration_ms)} | {share} | {stage.source or ''} |"

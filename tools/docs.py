@@ -1,19 +1,24 @@
-"""Writes the reference pages that are made from the code: wire names, public tables, configuration, runbooks.
+"""Writes the reference pages that are made from the code: wire names, public tables, configuration, runbooks, coverage.
 
 usage: docs.py [--check]     --check writes nothing and exits 1 when a page is stale; standard library only
 """
 
 import argparse
 import ast
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVENTIONS = "collectors/lensd_collectors/conventions.py"
 GATEWAY_METRICS = "collectors/lensd_collectors/gateway/metrics.py"
 SCHEMA = "lensd/store/schema.sql"
+RUNGS = "lensd/rungs.py"
+SHOWN_STAGES = {"client": "client", "auth_routing": "auth/routing", "queue": "queue", "frontend": "front end", "prefill": "prefill",
+                "decode": "decode", "streaming": "streaming"}  # fmt: skip
 STRUCTS = (
     ("serve", "lensd/config.py", "ServeConfig"),
     ("serve.limits", "lensd/receive/limits.py", "DoorLimits"),
@@ -175,6 +180,60 @@ def runbooks(root: Path) -> str:
     return "\n".join(page) + "\n"
 
 
+def coverage(root: Path) -> str:
+    """The page of what each rung of attaching shows: stages, ids, labels, and the line that adds it."""
+    rungs = _loaded(root / RUNGS)
+    page = ["# Coverage", "", MADE.format(source=f"{RUNGS} and the `needs` in runbooks/"), ""]
+    page += [
+        "What lensd sees of a vLLM at each rung of attaching, with all rungs before it. `lensd attach URL` says which of them are there",
+        "and prints the one line that adds the next. A stage is named with the source its time is taken from, `-` is not observed.",
+    ]
+    page += ["", "## Stages", "", row("rung", "adds", *SHOWN_STAGES.values()), row(*["---"] * (2 + len(SHOWN_STAGES)))]
+    for rung in rungs.RUNGS:
+        found = rungs.stages(rungs.below(rung.key))
+        page.append(row(rung.key, rung.name, *(code(found.get(stage, "")) or "-" for stage in SHOWN_STAGES)))
+    page += ["", *(f"- {note}" for note in rungs.NOTES)]
+    page += ["", "## Requests and ids", "", row("rung", "which requests", "found by"), row(*["---"] * 3)]
+    page += [row(rung.key, rung.requests, "; ".join(rung.ids) or "-") for rung in rungs.RUNGS]
+    page += ["", "## Labels", "", "A label is claimed from the rung on at which all is there that its rule needs.", ""]
+    page += [row("runbook", "from rung", "its rule needs", "not before, though its columns are there"), row(*["---"] * 4)]
+    needs = runbook_needs(root)
+    for name, (every, groups) in needs.items():
+        first = next((rung.key for rung in rungs.RUNGS if name in rungs.claimed(rungs.below(rung.key), needs)), "-")
+        asked = " and ".join([*map(code, every), *([" or ".join(" with ".join(map(code, group)) for group in groups)] if groups else [])])
+        page.append(row(f"[{name}](../runbooks/{name}.md)", first, asked, rungs.WITHHELD.get(name, ("", ""))[1]))
+    page += ["", "## The lines", "", "`...` is what vLLM is started with now, `NAME` what the engine is called in `lensd.toml`."]
+    for rung in rungs.RUNGS:
+        page += ["", f"Rung {rung.key}, {rung.name} ({rung.where}): {rung.adds}.", "", "```"]
+        page += [rungs.line(rung.key, url="http://127.0.0.1:8000"), "```"]
+    return "\n".join(page) + "\n"
+
+
+def runbook_needs(root: Path) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Of each runbook its `needs` and the groups of its `needs_any`."""
+    found = {}
+    for path in sorted((root / "runbooks").glob("*.md")):
+        front = re.sub(r"\n\s+", " ", path.read_text().split("---\n")[1])
+        values = dict(re.findall(r"^(needs|needs_any): (.*)$", front, re.M))
+        groups = re.findall(r"\[([^\[\]]*)\]", values.get("needs_any", ""))
+        found[path.stem] = _columns_in(values.get("needs", "")), [_columns_in(group) for group in groups]
+    return found
+
+
+def _columns_in(text: str) -> list[str]:
+    return re.findall(r"[a-z_]+\.[a-z_]+", text)
+
+
+def _loaded(path: Path) -> ModuleType:
+    """A module of ours that needs nothing but the standard library, by its file."""
+    spec = importlib.util.spec_from_file_location("docs_rungs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def pages(root: Path) -> dict[Path, str]:
     """Every page that is made, with what it should hold."""
     return {
@@ -182,6 +241,7 @@ def pages(root: Path) -> dict[Path, str]:
         root / "docs/schema.md": schema((root / SCHEMA).read_text()),
         root / "docs/configuration.md": configuration(root),
         root / "docs/runbooks.md": runbooks(root),
+        root / "docs/coverage.md": coverage(root),
     }
 
 

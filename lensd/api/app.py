@@ -2,18 +2,16 @@
 
 import asyncio
 import hmac
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,18 +20,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lensd.api.backend import Backend
 from lensd.api.items import in_order, text_of
+from lensd.api.query import instant, seconds, whole_number
+from lensd.api.unknown import unknown
 from lensd.diagnosis.diagnose import diagnose_row
-from lensd.errors import IncidentNotFoundError, LensdError, RequestNotFoundError, SqlLimitError, SqlRefusedError, StoreError, UsageError
+from lensd.errors import (
+    EvidenceError,
+    IncidentNotFoundError,
+    LensdError,
+    RequestNotFoundError,
+    SqlLimitError,
+    SqlRefusedError,
+    StoreError,
+    UsageError,
+)
 from lensd.records import Diagnosis, Incident
-from lensd.store import queries
+from lensd.store import queries, sources
 from lensd.store.catalog import store_errors
 from lensd.store.interface import Cursor
 
 PREFIX = "/api/v1"
 STATES = ("open", "acknowledged", "resolved")
 MAX_WAIT_S = 30.0
-MAX_INT = (1 << 31) - 1
-MAX_INSTANT_US = 253_402_300_799_000_000  # the end of the year 9999
 _STATUS_OF = {
     RequestNotFoundError: 404,
     IncidentNotFoundError: 404,
@@ -41,6 +48,7 @@ _STATUS_OF = {
     SqlRefusedError: 400,
     SqlLimitError: 400,
     StoreError: 503,
+    EvidenceError: 404,  # all others of them: not found, and no word that it was not there
 }
 
 
@@ -51,9 +59,11 @@ def build_app(backend: Backend) -> ASGIApp:
         "requests": api.requests,
         "requests/{id:path}/diagnosis": api.diagnosis,  # ids are what callers choose: a slash in one is no fault
         "requests/{id:path}": api.request,
+        "sessions/{id:path}": api.session,
         "incidents": api.incidents,
         "incidents/{id}": api.incident,
         "status": api.status,
+        "coverage": api.coverage,
         "runbooks": api.runbooks,
         "series": api.series,
         "deliveries": api.deliveries,
@@ -92,13 +102,14 @@ class _Api:
             key=query.get("key"),
             model=query.get("model"),
             engine=query.get("engine"),
-            status=_int(query, "status"),
+            status=whole_number(query, "status"),
             outcome=query.get("outcome"),
             label=query.get("label"),
-            since=_instant(query, "since"),
-            until=_instant(query, "until"),
+            session=query.get("session"),
+            since=instant(query, "since"),
+            until=instant(query, "until"),
         )
-        limit, after = _int(query, "limit", least=1), query.get("cursor") or None
+        limit, after = whole_number(query, "limit", least=1), query.get("cursor") or None
         with self._reading() as cursor:
             if ident := query.get("id"):
                 return _json({"items": _rows(queries.find_requests(cursor, ident)), "next": None})
@@ -114,14 +125,15 @@ class _Api:
     async def diagnosis(self, request: Request) -> Response:
         """Waits up to `wait` seconds for the request to come in and to settle."""
         ident = request.path_params["id"]
-        until = time.monotonic() + min(_seconds(request.query_params, "wait"), MAX_WAIT_S)
+        until = time.monotonic() + min(seconds(request.query_params, "wait"), MAX_WAIT_S)
         while True:
-            row = await run_in_threadpool(self._newest, ident)
+            found = await run_in_threadpool(self._look_up, ident)
+            row = found[0] if found else None
             if time.monotonic() >= until or (row is not None and row["settled"]) or await request.is_disconnected():
                 break
             await asyncio.sleep(0.1)
         if row is None:
-            raise RequestNotFoundError(f"no request {ident}")
+            raise await run_in_threadpool(self._unknown, ident)
         return _json(await run_in_threadpool(self._diagnose, row))
 
     def _diagnose(self, row: dict[str, Any]) -> Diagnosis:
@@ -133,20 +145,26 @@ class _Api:
         with store_errors("read the store"), self._backend.store.cursor() as cursor:
             yield cursor
 
-    def _find(self, ident: str) -> list[dict[str, Any]]:
+    def _look_up(self, ident: str) -> list[dict[str, Any]]:
         if not ident.strip():
             raise UsageError("the request id is missing")
         with self._reading() as cursor:
-            found = queries.find_requests(cursor, ident)
+            return queries.find_requests(cursor, ident)
+
+    def _find(self, ident: str) -> list[dict[str, Any]]:
+        found = self._look_up(ident)
         if not found:
-            raise RequestNotFoundError(f"no request {ident}")
+            raise self._unknown(ident)
         return found
 
-    def _newest(self, ident: str) -> dict[str, Any] | None:
-        try:
-            return self._find(ident)[0]
-        except RequestNotFoundError:
-            return None
+    def _unknown(self, ident: str) -> LensdError:
+        with self._reading() as cursor:
+            return unknown(cursor, ident, self._backend.ids_line, time.time_ns() // 1000)
+
+    def session(self, request: Request) -> Response:
+        """The calls of a session in order; none where nobody names such a session."""
+        with self._reading() as cursor:
+            return _json({"items": _rows(queries.session_calls(cursor, request.path_params["id"])), "next": None})
 
     def incidents(self, request: Request) -> Response:
         state = request.query_params.get("state") or None
@@ -179,6 +197,12 @@ class _Api:
             engines = _rows(queries.engine_states(cursor))
         return _json(self._backend.health() | {"engines": engines})
 
+    def coverage(self, request: Request) -> Response:
+        now = time.time_ns() // 1000
+        with self._reading() as cursor:
+            told = {"items": _rows(sources.links(cursor, now)), "not_read": sources.not_read(cursor, now)}
+            return _json(told | {"ids_recorded": sources.ids_recorded(cursor, now)})
+
     def runbooks(self, request: Request) -> Response:
         shown = ("id", "label", "title", "kind", "severity", "stage", "scope", "status", "fix", "sections")
         return _json({"items": [{name: getattr(book, name) for name in shown} for book in self._backend.runbooks.values()], "next": None})
@@ -188,8 +212,8 @@ class _Api:
         name = query.get("name", "")
         if name not in queries.SERIES:
             raise UsageError(f"no series {name!r}; known: {', '.join(sorted(queries.SERIES))}")
-        until = now if (given := _instant(query, "until")) is None else given
-        since = until - 3600 * 1_000_000 if (given := _instant(query, "since")) is None else given
+        until = now if (given := instant(query, "until")) is None else given
+        since = until - 3600 * 1_000_000 if (given := instant(query, "since")) is None else given
         if since > until:
             raise UsageError("since is later than until")
         with self._reading() as cursor:
@@ -236,41 +260,3 @@ def _json(value: Any, status: int = 200) -> Response:
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Instants with their zone, so that they read as RFC 3339."""
     return [{k: text_of(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
-
-
-def _int(query: QueryParams, name: str, least: int = 0) -> int | None:
-    text = query.get(name)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= MAX_INT:
-        raise UsageError(f"{name} = {text!r} is not a whole number from {least} on")
-    return int(text)
-
-
-def _seconds(query: QueryParams, name: str) -> float:
-    text = query.get(name) or "0"
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise UsageError(f"{name} = {text!r} is not a number of seconds")
-    return value
-
-
-def _instant(query: QueryParams, name: str) -> int | None:
-    """RFC 3339 or microseconds since the epoch."""
-    text = query.get(name)
-    if not text:
-        return None
-    try:
-        if text.isascii() and text.isdigit():
-            at = int(text[:20])
-        else:
-            moment = datetime.fromisoformat(text)
-            at = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-    except (ValueError, OverflowError):
-        at = -1
-    if not 0 <= at <= MAX_INSTANT_US:
-        raise UsageError(f"{name} = {text!r} is no instant: write 2026-01-31T09:00:00Z")
-    return at

@@ -1,13 +1,19 @@
 """What the API needs of the daemon."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lensd import rungs
 from lensd.diagnosis.runbook import Runbook
 from lensd.records import Incident
 from lensd.store.interface import Store
 from lensd.timeline.limits import Limits
+
+
+def ids_line(engine: str) -> str:
+    """The line with the usual door and token file."""
+    return rungs.line("2", engine=engine)
 
 
 class IncidentDesk(Protocol):
@@ -33,3 +39,4 @@ class Backend:
     incidents: IncidentDesk
     health: Health
     token: str | None
+    ids_line: Callable[[str], str] = ids_line  # by an engine's name: what makes it tell of its requests by their ids

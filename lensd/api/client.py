@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 import msgspec
 
 from lensd import errors
-from lensd.api.items import Changes, DeliveryItem, Page, RequestItem, RunbookItem, SeriesPoint, ServerStatus
+from lensd.api.items import Changes, Coverage, DeliveryItem, Page, RequestItem, RunbookItem, SeriesPoint, ServerStatus, SessionCall
 from lensd.errors import LensdError, NoAnswerError, ServerError, UnauthorizedError, UsageError
 from lensd.records import Diagnosis, Incident
 
@@ -35,7 +35,8 @@ class Client:
     """One daemon. Each call opens its own connection, so any thread may call.
 
     Every method raises NoAnswerError where nobody answers, UnauthorizedError without the right token, RequestNotFoundError or
-    IncidentNotFoundError for an unknown id, UsageError for a value the daemon does not take, ServerError for all else.
+    IncidentNotFoundError for an unknown id, IdsNotRecordedError where nothing tells of requests by their ids, UsageError for a value
+    the daemon does not take, ServerError for all else.
     """
 
     def __init__(self, server: str, token: str | None = None, timeout_s: float = 10.0) -> None:
@@ -64,6 +65,7 @@ class Client:
         status: int | None = None,
         outcome: str | None = None,
         label: str | None = None,
+        session: str | None = None,
         since: Instant | None = None,
         until: Instant | None = None,
     ) -> Page[RequestItem]:
@@ -78,6 +80,7 @@ class Client:
             "status": status,
             "outcome": outcome,
             "label": label,
+            "session": session,
             "since": since,
             "until": until,
         }
@@ -91,6 +94,10 @@ class Client:
         """The verdict on the newest request of that id, after waiting up to `wait_s` until it is settled."""
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}
         return self._get(f"/requests/{_quoted(id)}/diagnosis", Diagnosis, query, patience_s=wait_s)
+
+    def session(self, id: str) -> tuple[SessionCall, ...]:
+        """The calls of a session in order; none where nobody names such a session."""
+        return self._get(f"/sessions/{_quoted(id)}", Page[SessionCall]).items
 
     def incidents(self, state: str | None = None) -> tuple[Incident, ...]:
         """Incidents, those that still stand first, then newest first."""
@@ -109,6 +116,10 @@ class Client:
 
     def status(self) -> ServerStatus:
         return self._get("/status", ServerStatus)
+
+    def coverage(self) -> Coverage:
+        """What tells the daemon something, and when it did last."""
+        return self._get("/coverage", Coverage)
 
     def runbooks(self) -> tuple[RunbookItem, ...]:
         return self._get("/runbooks", Page[RunbookItem]).items

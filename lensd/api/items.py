@@ -96,6 +96,13 @@ class RequestItem(Item, frozen=True, kw_only=True):
     src: str | None = None
 
 
+class SessionCall(RequestItem, frozen=True, kw_only=True):
+    """A call of a session, in its place."""
+
+    turn: int  # from 1
+    grew_by: int | None = None  # prompt tokens more than the last turn that told its own
+
+
 class DeliveryItem(Item, frozen=True, kw_only=True):
     """`lensd_collectors.rows.DeliveryRow` as JSON; a test compares the two."""
 
@@ -152,6 +159,32 @@ class ServerStatus(Item, frozen=True, kw_only=True):
     journal_bytes: int | None = None
     counts: dict[str, int] = {}
     engines: tuple[EngineState, ...] = ()
+
+
+class Link(Item, frozen=True, kw_only=True):
+    """A kind of source that was heard of in the last day of the store, and when last."""
+
+    engine: str | None = None  # None: it does not say
+    kind: str  # scrape, log, llm_request, plugin, middleware, gateway, client
+    last_at: str
+
+
+class NotRead(Item, frozen=True, kw_only=True):
+    """A source that an agent would like to read and can't."""
+
+    host: str | None = None
+    engine: str | None = None
+    source: str | None = None
+    state: str | None = None  # missing, denied, ended
+    reason: str | None = None
+
+
+class Coverage(Item, frozen=True, kw_only=True):
+    """What tells the daemon something; `ids_recorded`: whether any of it tells of requests by their ids."""
+
+    items: tuple[Link, ...]
+    not_read: tuple[NotRead, ...] = ()
+    ids_recorded: bool = True
 
 
 class Changes(Item, frozen=True, kw_only=True):

@@ -3,21 +3,24 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from lensd_collectors.rows import IncidentRow, Row
 
-from lensd.api.items import Page, RequestItem, in_order, text_of
+from lensd import rungs
+from lensd.api.items import Coverage, Link, NotRead, Page, RequestItem, SessionCall, in_order, text_of
+from lensd.api.unknown import unknown
 from lensd.config import Config
 from lensd.diagnosis.diagnose import diagnose_row
 from lensd.diagnosis.runbook import load
-from lensd.errors import IncidentNotFoundError, RequestNotFoundError
+from lensd.errors import IncidentNotFoundError
 from lensd.incidents import from_row
 from lensd.receive.decode import Decoder
 from lensd.records import Diagnosis, Incident
-from lensd.store import queries
+from lensd.store import queries, sources
 from lensd.store.arrow import batch_of
 from lensd.store.catalog import store_errors
 from lensd.store.folder import FolderStore
@@ -67,6 +70,21 @@ class LocalReader:
         with self._reading() as cursor:
             return diagnose_row(cursor, row, runbooks, self._config.runbooks.params, self._config.timeline, _now())
 
+    def session(self, id: str) -> tuple[SessionCall, ...]:
+        """The calls of a session in order."""
+        with self._reading() as cursor:
+            return tuple(msgspec.convert(_texts(row), SessionCall) for row in queries.session_calls(cursor, id))
+
+    def coverage(self) -> Coverage:
+        """What told the store something, and when it did last."""
+        now = _now()
+        with self._reading() as cursor:
+            return Coverage(
+                items=tuple(msgspec.convert(_texts(row), Link) for row in sources.links(cursor, now)),
+                not_read=tuple(msgspec.convert(row, NotRead) for row in sources.not_read(cursor, now)),
+                ids_recorded=sources.ids_recorded(cursor, now),
+            )
+
     def incidents(self, state: str | None = None) -> tuple[Incident, ...]:
         with self._reading() as cursor:
             found = [from_row(row) for row in queries.structs(cursor, IncidentRow, "select * from incidents")]
@@ -86,9 +104,12 @@ class LocalReader:
     def _find(self, ident: str) -> list[dict[str, Any]]:
         with self._reading() as cursor:
             found = queries.find_requests(cursor, ident)
-        if not found:
-            raise RequestNotFoundError(f"no request {ident}")
+            if not found:
+                raise unknown(cursor, ident, self._ids_line, _now())
         return found
+
+    def _ids_line(self, engine: str) -> str:
+        return rungs.line("2", engine=engine, otlp=f"http://{self._config.serve.otlp}", token_file=self._config.token_file.absolute())
 
 
 def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
@@ -116,8 +137,11 @@ def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
 
 def _item(row: dict[str, Any]) -> RequestItem:
     """The row as the API gives it."""
-    times = {name: text_of(row[name]) for name in ("started_at", "ended_at") if row[name] is not None}
-    return msgspec.convert({**row, **times}, RequestItem)
+    return msgspec.convert(_texts(row), RequestItem)
+
+
+def _texts(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: text_of(value) if isinstance(value, datetime) else value for name, value in row.items()}
 
 
 def _now() -> int:

@@ -73,9 +73,11 @@ def _check(ident: str | None, last: bool, filters: dict[str, Any]) -> None:
 
 
 def _last(reader: Any, wanted: dict[str, Any]) -> str:
-    from lensd.errors import RequestNotFoundError
+    from lensd.errors import IdsNotRecordedError, RequestNotFoundError
 
     found = reader.requests(limit=1, **wanted).items
+    if not found and not reader.coverage().ids_recorded:
+        raise IdsNotRecordedError("no request is known: no source here records request ids; lensd attach URL prints the line that adds one")
     if not found:
         raise RequestNotFoundError("no request that these filters let through")
     newest = found[0]

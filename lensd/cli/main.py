@@ -15,6 +15,8 @@ COMMANDS: Final = {
     "runbooks": ("runbooks", "cli"),
     "keys": ("keys", "cli"),
     "config": ("config", "cli"),
+    "attach": ("attach", "agent"),
+    "doctor": ("doctor", "agent"),
     "up": ("up", "all"),
     "serve": ("serve", "serve"),
     "gateway": ("gateway", "gateway"),

@@ -50,6 +50,7 @@ def diagnose_row(
         gaps=timeline.gaps,
         total_ms=timeline.total_ms,
         clock_skew_ms=timeline.clock_skew_ms,
+        frontend_ms=timeline.frontend_ms,
         findings=tuple(resolve(conclusion.findings, live_cites(cursor, scope))),
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,

@@ -57,11 +57,15 @@ class RequestFilter(NamedTuple):
     status: int | None = None
     outcome: str | None = None
     label: str | None = None
+    session: str | None = None
     since: int | None = None
     until: int | None = None
 
 
+REPLY_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "embd-", "pooling-", "classify-", "score-")
+"""What vLLM puts before a caller's X-Request-Id to make the id of its reply. A completion's engine id ends in its prompt's index."""
 _ALIASES = "request_id = $id or trace_id = $id or span_id = $id or engine_request_id = $id or engine_request_id = $cmpl"
+_MADE = "request_id in (select unnest($made)) or engine_request_id in (select unnest($made))"
 _PREFIX = "starts_with(request_id, $id) or starts_with(trace_id, $id) or starts_with(engine_request_id, $id)"
 _FILTERS = {
     "key": "key_id = $key",
@@ -70,18 +74,26 @@ _FILTERS = {
     "status": "status = $status",
     "outcome": "outcome = $outcome",
     "label": "label = $label",
+    "session": "session_id = $session",
     "since": "started_at >= make_timestamp($since)",
     "until": "started_at < make_timestamp($until)",
 }
 
 
 def find_requests(cursor: Cursor, ident: str) -> list[dict[str, Any]]:
-    """Every request of that name, newest first: its id, the engine's id for it, its trace, its span, else whatever starts with it.
+    """Every request of that name, newest first: its id, the engine's id for it, its trace, its span, the ids that vLLM makes of the
+    name where only vLLM saw it, else whatever starts with it.
 
     An engine's internal suffix (`-` and 8 hex digits) and a completion's prompt index are taken off.
     """
-    for where, value in ((_ALIASES, ident), (_ALIASES, _external(ident)), (_PREFIX, ident)):
-        parameters = {"id": value} | ({"cmpl": f"{value}-0"} if "$cmpl" in where else {})
+    bare = external(ident)
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (
+        (_ALIASES, {"id": ident, "cmpl": f"{ident}-0"}),
+        (_ALIASES, {"id": bare, "cmpl": f"{bare}-0"}),
+        (_MADE, {"made": engine_names(ident)}),
+        (_PREFIX, {"id": ident}),
+    )
+    for where, parameters in asked:
         found = rows(
             cursor, f"select * from requests where {where} order by started_at desc, request_key desc limit {MAX_MATCHES}", parameters
         )
@@ -90,10 +102,32 @@ def find_requests(cursor: Cursor, ident: str) -> list[dict[str, Any]]:
     return []
 
 
-def _external(ident: str) -> str:
+def external(ident: str) -> str:
+    """An engine's id without the internal suffix, where it has one."""
     head, _, tail = ident.rpartition("-")
     internal = head and len(tail) == 8 and all(ch in "0123456789abcdef" for ch in tail)
     return head if internal else ident
+
+
+def engine_names(ident: str) -> list[str]:
+    """What an engine may call a request whose caller, or whose reply, says `ident`."""
+    names = [f"{prefix}{ident}" for prefix in REPLY_PREFIXES]
+    return [*names, *(f"{name}-0" for name in (*names, ident) if name.startswith("cmpl-"))]
+
+
+_SESSION = f"""
+with calls as (
+  select *, row_number() over in_order as turn, prompt_tokens - lag(prompt_tokens ignore nulls) over in_order as grew_by
+  from requests where session_id = $session window in_order as (order by started_at, request_key)
+)
+from calls order by turn desc limit {MAX_PAGE}
+"""
+
+
+def session_calls(cursor: Cursor, session_id: str) -> list[dict[str, Any]]:
+    """A session's calls in order, the last of them where there are more than a page holds; `turn` counts from 1 and `grew_by` says
+    how many prompt tokens more than the last turn that told its own."""
+    return rows(cursor, _SESSION, {"session": session_id})[::-1]
 
 
 def list_requests(cursor: Cursor, wanted: RequestFilter, limit: int = DEFAULT_PAGE, after: str | None = None) -> Page:

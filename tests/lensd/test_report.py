@@ -290,3 +290,11 @@ def test_a_request_without_a_length_has_bars_and_no_shares(total):
 def test_exit_statuses(label, findings, fail_on, status):
     verdict = msgspec.structs.replace(SATURATED.verdict, label=label)
     assert exit_status(msgspec.structs.replace(SATURATED, verdict=verdict, findings=findings), fail_on) == status
+
+
+def test_how_much_of_prefill_was_front_end_is_said_beside_it():
+    told = msgspec.structs.replace(SATURATED, frontend_ms=80.0)
+    prefill = next(line for line in as_text(told).splitlines() if line.startswith("  prefill"))
+    assert prefill.endswith("failed, 80 ms of it front end")
+    assert "| prefill | failed, 80 ms of it front end |" in as_markdown(told)
+    assert "front end" not in as_text(SATURATED) + as_text(msgspec.structs.replace(SATURATED, frontend_ms=0.3))

@@ -6,7 +6,7 @@
     ! a line of stderr
 
 `LENSD_TRANSCRIPTS=write pytest tests/lensd/cli/test_transcripts.py` writes them anew from the commands in them: read the diff.
-Files named `daemon-*` run against a daemon's API, all others against the store's folder.
+Files named `daemon-*` run against a daemon's API, all others against the store's folder; `attach*` has engines at `<rung-0>` and so on.
 """
 
 import contextlib
@@ -14,13 +14,18 @@ import io
 import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
-from seeded import TOKEN, fill_folder, served
+from lensd_collectors.rows import EngineSample, RequestRow
+from pretending import INSIDE, SENDS, SPANS, TRACED, pretending
+from seeded import T0, TOKEN, fill_folder, served
 
 from lensd.cli.main import run
+from lensd.store.arrow import batch_of
+from lensd.store.folder import FolderStore
 
 WRITE = os.environ.get("LENSD_TRANSCRIPTS") == "write"
 FILES = sorted((ROOT / "tests" / "transcripts").glob("*.txt"))
@@ -39,6 +44,8 @@ KEYS = f'[[keys]]\nid = "team-a"\nsha256 = "{"ab" * 32}"\nlast4 = "x7Qd"\nmodels
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     fill_folder(folder / "store")
+    _fill(folder / "scraped", engine_samples=[EngineSample(seen_at=T0, engine="e0", up=True, running=1.0)])
+    _fill(folder / "agents", requests=[_turn(n, tokens) for n, tokens in enumerate((900, 2100, None, 3400), 1)])
     for name, text in {
         "lensd.toml": CONFIG, "token": TOKEN, "wrong-token": "nonsense", "keys.toml": KEYS, "bad.toml": '[serve]\nstor = "x"\n',
         "logs/resp.txt": REFUSED, "damaged/store.json": "zzz", "garbage/store.json": '{"schema_version":1}', "garbage/main.duckdb": "zzz",
@@ -50,6 +57,37 @@ def place(tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "empty" / ".keep").unlink()
     return folder
+
+
+def _fill(folder, **rows):
+    store = FolderStore(folder)
+    store.append(batch_of(rows))
+    store.close()
+
+
+def _turn(number, tokens):
+    how = {"outcome": "ok", "status": 200} if tokens else {"outcome": "refused", "status": 503}
+    return RequestRow(
+        request_key=number, revision=0, request_id=f"turn-{number}", started_at=T0 + number * 10_000_000, settled=True, session_id="run-7",
+        model="tiny", prompt_tokens=tokens, total_ms=250.0, **how,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def engines(place):
+    """Pretended engines at each rung, by what a transcript calls their URLs."""
+    (place / "site" / "lensd-1.dist-info").mkdir(parents=True, exist_ok=True)
+    site = {"PYTHONPATH": str(place / "site")}
+    log = place / "vllm.log"
+    with contextlib.ExitStack() as stack:
+        started = {
+            "<rung-0>": pretending(place, output=subprocess.DEVNULL),
+            "<rung-1>": pretending(place, log=log),
+            "<rung-2>": pretending(place, *SPANS, log=log, **TRACED),
+            "<rung-3>": pretending(place, *SPANS, *INSIDE, log=log, **TRACED, **SENDS, **site),
+            "<grpc>": pretending(place, *SPANS, log=log, VLLM_PLUGINS="other", **SENDS, **site),
+        }
+        yield {name: stack.enter_context(one).url for name, one in started.items()}
 
 
 @pytest.fixture
@@ -82,6 +120,12 @@ def transcript(line, status, out, err, known):
     return text
 
 
+def _meant(line, known):
+    for name, value in known.items():
+        line = line.replace(name, value)
+    return line
+
+
 def _led(mark, text):
     return [f"{mark} {line}".rstrip() for line in text.splitlines()]
 
@@ -95,7 +139,9 @@ def test_what_is_printed(path, place, shell, monkeypatch):
             url = stack.enter_context(served())
             known["<daemon>"] = url
             monkeypatch.setenv("LENSD_URL", url)
-        made = "\n\n".join(transcript(line, *shell(line), known) for line in lines) + "\n"
+        if path.stem.startswith("attach"):
+            known |= stack.enter_context(engines(place))
+        made = "\n\n".join(transcript(line, *shell(_meant(line, known)), known) for line in lines) + "\n"
     if WRITE:
         path.write_text(made)
     assert made == path.read_text()

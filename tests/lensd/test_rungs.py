@@ -1,0 +1,116 @@
+"""The rungs say of themselves what is so: columns that exist, labels whose evidence is there, lines with no secret."""
+
+import shlex
+from itertools import pairwise
+
+import pytest
+from checkout import ROOT, load_by_path
+from hypothesis import given
+from hypothesis import strategies as st
+from lensd_collectors.conventions import Stage
+from lensd_collectors.rows import TABLES, RequestRow
+
+from lensd import rungs
+from lensd.config import load as load_config
+from lensd.diagnosis.runbook import load
+
+docs = load_by_path("tools_docs", ROOT / "tools" / "docs.py")
+BOOKS = load(())
+NEEDS = {book.id: (book.needs, book.needs_any) for book in BOOKS.values()}
+KEYS = [rung.key for rung in rungs.RUNGS]
+
+
+def given_at(key):
+    return {column for rung in rungs.below(key) for column in rung.gives}
+
+
+def test_every_column_that_a_rung_gives_exists():
+    for rung in rungs.RUNGS:
+        for name in rung.gives:
+            table, column = name.split(".")
+            struct = RequestRow if table == "subjects" else TABLES[table]
+            assert column in struct.__struct_fields__, name
+
+
+def test_stages_are_the_six_and_the_front_end():
+    known = {str(stage) for stage in Stage} | {"frontend"}
+    assert {stage for rung in rungs.RUNGS for stage in rung.stages} <= known
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_label_is_claimed_only_where_all_that_its_rule_needs_is_given(key):
+    for name in rungs.claimed(rungs.below(key), NEEDS):
+        book = BOOKS[name]
+        assert set(book.needs) <= given_at(key), name
+        assert not book.needs_any or any(set(group) <= given_at(key) for group in book.needs_any), name
+        assert name not in rungs.WITHHELD or KEYS.index(rungs.WITHHELD[name][0]) <= KEYS.index(key)
+
+
+def test_every_stable_cause_is_claimed_at_some_rung_and_then_at_all_above():
+    claims = [set(rungs.claimed(rungs.below(key), NEEDS)) for key in KEYS]
+    stable = {book.id for book in BOOKS.values() if book.status == "stable"}
+    assert stable <= claims[-1]
+    assert all(lower <= higher for lower, higher in pairwise(claims))
+
+
+def test_what_is_withheld_is_a_runbook_whose_needs_would_be_met_before():
+    for name, (key, why) in rungs.WITHHELD.items():
+        assert name in NEEDS
+        assert why
+        met = [k for k in KEYS if set(BOOKS[name].needs) <= given_at(k)]
+        assert KEYS.index(met[0]) < KEYS.index(key), f"{name} is withheld for nothing"
+
+
+def test_without_requests_no_rule_about_one_is_claimed():
+    for key in ("0", "1"):
+        assert [name for name in rungs.claimed(rungs.below(key), NEEDS) if BOOKS[name].scope == "request"] == []
+
+
+def test_the_page_says_what_the_rules_need():
+    read = docs.runbook_needs(ROOT)
+    assert {name: (tuple(every), tuple(map(tuple, groups))) for name, (every, groups) in read.items()} == {
+        book.id: (tuple(book.needs), tuple(map(tuple, book.needs_any))) for book in BOOKS.values()
+    }
+    page = (ROOT / "docs" / "coverage.md").read_text()
+    for name in NEEDS:
+        first = next(key for key in KEYS if name in rungs.claimed(rungs.below(key), NEEDS))
+        assert f"| [{name}](../runbooks/{name}.md) | {first} |" in page
+
+
+def test_the_page_has_each_rung_with_its_sources():
+    page = (ROOT / "docs" / "coverage.md").read_text()
+    assert "| 2 | vLLM's own spans | - | - | `llm_request` | `llm_request` | `llm_request` | `llm_request` | - |" in page
+    assert "| 0 | scrape of /metrics | - | - | - | - | - | - | - |" in page
+    for rung in rungs.RUNGS:
+        assert rungs.line(rung.key, url="http://127.0.0.1:8000") in page
+
+
+def test_middleware_alone_leaves_the_engines_stages_to_estimates():
+    found = rungs.stages([rungs.rung("0"), rungs.rung("3b")])
+    assert found == {"streaming": "middleware", "queue": "estimate", "prefill": "estimate", "decode": "estimate"}
+
+
+@pytest.mark.parametrize(("key", "around"), [("1", 'agent.engines = [{{ url = "u", {} }}]'), ("4", "[agent]\n{}"), ("5", "[gateway]\n{}")])
+def test_a_line_for_lensd_toml_is_one_that_it_takes(key, around, tmp_path):
+    text = around.format(rungs.line(key, engine='the "one" \\', url="http://127.0.0.1:8000"))
+    (tmp_path / "lensd.toml").write_text(text)
+    loaded = load_config(str(tmp_path / "lensd.toml"), {})
+    assert loaded.agent.engines or loaded.agent.access_logs or loaded.gateway.upstreams[0].name == 'the "one" \\'
+
+
+names = st.text(min_size=1, max_size=30).filter(lambda name: "\0" not in name)
+
+
+@given(engine=names, folder=names, key=st.sampled_from(["3a", "3b"]))
+def test_a_shell_reads_the_names_as_they_are(engine, folder, key):
+    words = shlex.split(rungs.line(key, engine=engine, token_file=f"/{folder}/token"), comments=False)
+    assert f"LENSD_ENGINE={engine}" in words
+    assert f"LENSD_TOKEN_FILE=/{folder}/token" in words
+
+
+@given(engine=names)
+def test_a_resource_attribute_has_no_character_of_its_own_syntax(engine):
+    line = rungs.line("2", engine=engine)
+    value = line.partition("OTEL_RESOURCE_ATTRIBUTES=lensd.engine=")[2].partition(" ")[0]
+    assert value
+    assert set(value) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~:%")
