@@ -1,10 +1,11 @@
 """The caller's headers, read once: what the gateway needs of them, and what goes on to the engine."""
 
-import math
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from lensd_collectors.gateway.ids import TIMEOUT_NAMES, read_client_timeout
 from lensd_collectors.gateway.keyring import Presented
 
 Header = tuple[bytes, bytes]
@@ -21,11 +22,7 @@ _KEPT_BACK: Final = HOP_BY_HOP | set(_KEY_HEADERS) | {
     b"authorization", b"cookie",  # the caller's credentials are for the gateway
     b"x-request-id", b"traceparent",  # replaced by ours
 }  # fmt: skip
-_CLIENT_TIMEOUTS: Final = (
-    (b"x-lensd-client-timeout-ms", 1.0),
-    (b"x-stainless-read-timeout", 1000.0),  # SDKs of OpenAI's make, seconds
-    (b"x-stainless-timeout", 1000.0),
-)
+_ALSO_READ: Final = TIMEOUT_NAMES | {b"x-session-id"}
 
 
 class Heads(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,36 +38,34 @@ class Heads(msgspec.Struct, frozen=True, kw_only=True):
 def read_heads(raw: list[Header]) -> Heads:
     """Of a header sent twice, the first counts for us; all that may go on goes on, in order."""
     named: dict[bytes, bytes] = {}
+    forwarded: list[Header] = []
     times = 0
-    for name, value in raw:
-        named.setdefault(name, value)
-        times += name == b"authorization"
-    elsewhere = "" if times else next((name.decode() for name in _KEY_HEADERS if name in named), "")
-    dropped = _KEPT_BACK
-    if nominated := named.get(b"connection"):
-        dropped = dropped | {each.strip().lower() for each in nominated.split(b",")}
+    for each in raw:
+        name = each[0]
+        if name in _KEPT_BACK:
+            times += name == b"authorization"
+            named.setdefault(name, each[1])
+        else:
+            forwarded.append(each)
+            if name in _ALSO_READ:
+                named.setdefault(name, each[1])
+    if b"connection" in named:
+        nominated = {each.strip().lower() for each in named[b"connection"].split(b",")}
+        forwarded = [each for each in forwarded if each[0] not in nominated]
     return Heads(
-        presented=Presented(authorization=named.get(b"authorization"), times=times, elsewhere=elsewhere),
+        presented=Presented(authorization=named.get(b"authorization"), times=times, elsewhere="" if times else _elsewhere(named)),
         request_id=named.get(b"x-request-id"),
         traceparent=named.get(b"traceparent"),
         session_id=named.get(b"x-session-id"),
         content_length=_length(named.get(b"content-length")),
-        client_timeout_ms=_client_timeout_ms(named),
-        forwarded=[each for each in raw if each[0] not in dropped],
+        client_timeout_ms=read_client_timeout(named),
+        forwarded=forwarded,
     )
+
+
+def _elsewhere(named: Mapping[bytes, bytes]) -> str:
+    return next((name.decode() for name in _KEY_HEADERS if name in named), "")
 
 
 def _length(value: bytes | None) -> int | None:
     return int(value) if value is not None and value.isdigit() and len(value) < 20 else None
-
-
-def _client_timeout_ms(named: dict[bytes, bytes]) -> float | None:
-    for name, scale in _CLIENT_TIMEOUTS:
-        if (value := named.get(name)) is not None:
-            try:
-                limit = float(value) * scale
-            except ValueError:
-                continue
-            if 0 < limit < math.inf:
-                return limit
-    return None

@@ -1,11 +1,19 @@
-"""Request and trace ids: what the caller sent where it is sane, else made here."""
+"""Request and trace ids, and the caller's own time limit: what it sent where that is sane; ids else made here."""
 
+import math
 import random
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 MAX_REQUEST_ID: Final = 128
 
+_CLIENT_TIMEOUTS: Final = (
+    (b"x-lensd-client-timeout-ms", 1.0),
+    (b"x-stainless-read-timeout", 1000.0),  # SDKs of OpenAI's make, seconds
+    (b"x-stainless-timeout", 1000.0),
+)
+TIMEOUT_NAMES: Final = frozenset(name for name, _ in _CLIENT_TIMEOUTS)
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _NOT_SANE: Final = re.compile(r"[^\x21-\x7e]|[\"'`\\<>]")
 
@@ -63,3 +71,18 @@ def sane_id(value: bytes | None) -> str:
     if not value:
         return ""
     return _NOT_SANE.sub("", value[: 4 * MAX_REQUEST_ID].decode("latin-1"))[:MAX_REQUEST_ID]
+
+
+def read_client_timeout(named: Mapping[bytes, bytes]) -> float | None:
+    """Milliseconds after which the caller gives up by its own word, from headers by name in lower case; None where it does not say."""
+    if TIMEOUT_NAMES.isdisjoint(named):
+        return None
+    for name, scale in _CLIENT_TIMEOUTS:
+        if (value := named.get(name)) is not None:
+            try:
+                limit = float(value) * scale
+            except ValueError:
+                continue
+            if 0 < limit < math.inf:
+                return limit
+    return None

@@ -9,7 +9,7 @@ from lensd_collectors.conventions import Decision, Outcome, SaidBy
 from lensd_collectors.gateway.faults import read_fault
 from lensd_collectors.gateway.outcome import blame, judge_stream
 from lensd_collectors.gateway.record import Record, Stop
-from lensd_collectors.gateway.report import request_pairs
+from lensd_collectors.gateway.spans import request_pairs
 from lensd_collectors.gateway.sse import Scanner, read_reply
 from lensd_collectors.otlp import Attributes
 from lensd_collectors.scrub import scrub

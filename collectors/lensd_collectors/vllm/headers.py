@@ -1,23 +1,17 @@
 """What a request's headers tell the middleware, and the headers as the app is to see them."""
 
-import math
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from lensd_collectors.gateway.ids import IdSource, Parent, read_traceparent, sane_id, write_traceparent
+from lensd_collectors.gateway.ids import IdSource, Parent, read_client_timeout, read_traceparent, sane_id, write_traceparent
 
 Header = tuple[bytes, bytes]
 
 REQUEST_ID: Final = b"x-request-id"
 TRACEPARENT: Final = b"traceparent"
 _OURS: Final = frozenset((REQUEST_ID, TRACEPARENT))
-_CLIENT_TIMEOUTS: Final = (  # as the gateway reads them
-    (b"x-lensd-client-timeout-ms", 1.0),
-    (b"x-stainless-read-timeout", 1000.0),  # SDKs of OpenAI's make, seconds
-    (b"x-stainless-timeout", 1000.0),
-)
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +49,7 @@ def read_headers(raw: Iterable[Header], ids: IdSource) -> Given:
         span_id=span_id,
         parent=parent,
         session_id=sane_id(named.get(b"x-session-id")),
-        client_timeout_ms=_client_timeout_ms(named),
+        client_timeout_ms=read_client_timeout(named),
         has_key=b"authorization" in named,
         headers=[*kept, (REQUEST_ID, request_id.encode()), (TRACEPARENT, write_traceparent(trace_id, span_id).encode())],
     )
@@ -66,15 +60,3 @@ def with_request_id(headers: list[Header], request_id: str) -> list[Header]:
     if any(name.lower() == REQUEST_ID for name, _ in headers):
         return headers
     return [*headers, (REQUEST_ID, request_id.encode())]
-
-
-def _client_timeout_ms(named: dict[bytes, bytes]) -> float | None:
-    for name, scale in _CLIENT_TIMEOUTS:
-        if (value := named.get(name)) is not None:
-            try:
-                limit = float(value) * scale
-            except ValueError:
-                continue
-            if 0 < limit < math.inf:
-                return limit
-    return None

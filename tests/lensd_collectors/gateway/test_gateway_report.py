@@ -247,3 +247,17 @@ def test_the_real_exporter_takes_what_is_sent():
     assert named["http.response.status_code"] == {"intValue": "200"}
     (event,) = bodies["/v1/logs"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
     assert (event["eventName"], event["traceId"], event["spanId"]) == ("lensd.request.started", "a" * 32, "b" * 16)
+
+
+@pytest.mark.parametrize("name", ["100%s", "a%d%%", "nul\0nul", 'quote"', "\\0"])
+def test_whatever_a_model_is_called_its_spans_are_whole(reporter, kept, name):
+    ended = record(
+        model=name, dispatched_model=name, engine=name, sent=at(1), first_byte=at(2), last_byte=at(3), first_out=at(2), last_out=at(3),
+        ended=at(3), status=200, outcome=Outcome.OK, said_by=SaidBy.ENGINE,
+    )  # fmt: skip
+    reporter.finished(ended)
+    assert list(reporter.drain()) == [None]
+    spans = {each["name"]: each["attributes"] for each in kept.kept_spans}
+    assert len(spans) == 4
+    assert spans["POST /v1/completions"]["gen_ai.request.model"] == name
+    assert spans["lensd.upstream"]["lensd.engine"] == name
