@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-gateway soak-gateway clean
+.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-gateway soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -64,6 +64,9 @@ wheel: setup ## dist/lensd-*.whl
 
 bench-judge: setup ## requests a second of CPU that are assembled and judged
 	@$(PY) bench/bench_judge.py
+
+bench-timeline: setup ## memory of 10,000 open requests and a million spans
+	@cd bench && ../$(PY) bench_timeline.py
 
 bench-gateway: setup ## our gateway beside no proxy, nginx and LiteLLM, on two cores; BENCH_ARGS=--quick for a short look
 	@$(PY) bench/bench_gateway.py $(BENCH_ARGS)

@@ -18,6 +18,7 @@ SEVERITY: Final = {"debug": 5, "info": 9, "warning": 13, "error": 17, "critical"
 CUMULATIVE: Final = 2
 
 INT64: Final = range(-(2**63), 2**63)
+"""Ask with an int itself: of a class made from it, such as HTTPStatus, a range looks at one number after another, for ever."""
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -176,7 +177,7 @@ def any_value(value: Value) -> AnyValue:
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int):
-        return AnyValue(int_value=str(int(value))) if value in INT64 else AnyValue(double_value=number(value))
+        return AnyValue(int_value=str(int(value))) if int(value) in INT64 else AnyValue(double_value=number(value))
     if isinstance(value, float):
         return AnyValue(double_value=number(value))
     return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=text(str(each))) for each in value]))

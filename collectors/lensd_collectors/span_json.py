@@ -122,7 +122,7 @@ def _kept_pair(key: str, value: str | bool | int) -> str:
         shown = f'{{"stringValue":{quoted(value)}}}'
     elif isinstance(value, bool):
         shown = '{"boolValue":true}' if value else '{"boolValue":false}'
-    elif value in otlp.INT64:
+    elif int(value) in otlp.INT64:
         shown = f'{{"intValue":"{int(value)}"}}'
     else:
         shown = f'{{"doubleValue":{float(value)!r}}}'

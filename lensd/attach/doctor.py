@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lensd_collectors.host.engine import AgentError, Fetch, resolve
+from lensd_collectors.host.engine import AgentError, Fetch, resolve, without_secrets
 from lensd_collectors.host.look import look
 
 from lensd.api.client import Client
@@ -97,7 +97,8 @@ def _engines(config: Config, coverage: Coverage | None, fetch: Fetch) -> Iterato
         try:
             engine = resolve(watched)
         except AgentError as error:
-            yield Check(about="link", engine=watched.name or watched.url, health=Health.FAIL, said=str(error), do="mend [[agent.engines]]")
+            name = watched.name or without_secrets(watched.url)
+            yield Check(about="link", engine=name, health=Health.FAIL, said=str(error), do="mend [[agent.engines]]")
             continue
         looked = look(engine, fetch)
         links = links_of(engine.name, coverage.items) if coverage is not None else None

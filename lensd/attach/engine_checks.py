@@ -47,6 +47,9 @@ def _all(looked: Looked, last: Ages | None, house: House, late_s: float) -> Foun
     if not looked.answers:
         do = "start it, or mend its url in [[agent.engines]]"
         yield fail("link", f"{looked.url}: {silence(looked)}", do=do)
+    elif not looked.is_engine:
+        do = "mend its url, or name its key by api_key_file, in [[agent.engines]]"
+        yield fail("link", f"what answers at {looked.url} is no engine that lensd knows: {silence(looked)}", do=do)
     else:
         models = ", ".join(looked.models) or "no model told"
         yield ok("link", f"{looked.kind} {looked.version or '(version not known)'}, {models}, at {looked.url}")
@@ -78,10 +81,10 @@ def _samples(last: Ages, late_s: float) -> Check:
 def _log(looked: Looked, last: Ages | None) -> Check:
     if looked.log.spec:
         heard = f", last line of note {ago(last['log'])} ago" if last and "log" in last else ""
-        if looked.log.kind == "file" and not Path(looked.log.spec).is_file():
+        if looked.log.kind == "file" and looked.log.spec != "-" and not Path(looked.log.spec).is_file():
             do = "mend log of the engine in [[agent.engines]]"
             return fail("log", f"there is no file {looked.log.spec}", do=do)
-        return ok("log", f"{looked.log.spec}{heard}")
+        return ok("log", f"{'standard input of lensd agent' if looked.log.spec == '-' else looked.log.spec}{heard}")
     return warn("log", looked.log.why or "not known where it goes", do="name it by log in [[agent.engines]]")
 
 

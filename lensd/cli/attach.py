@@ -48,6 +48,8 @@ def attach(
     looked = look(engine, fetch_with(TIMEOUT_S))
     if not looked.answers:
         raise ServerError(f"no engine at {looked.url}: {silence(looked)}")
+    if not looked.is_engine:
+        raise ServerError(f"what answers at {looked.url} is no engine that lensd knows: {silence(looked)}")
     coverage = heard.coverage(loaded)
     seen = see(
         looked,

@@ -25,6 +25,8 @@ _OWN_EVENTS: Final = frozenset({conventions.EVENT_STARTED, conventions.EVENT_PRO
 """Events of ours that keep who sent them: with another process in its place, what it held is lost."""
 
 Fields = dict[str, Plain]
+_Place = tuple[str | None, str | None, str | None]  # host, engine, path: hosts of one service write logs of one name
+_Log = tuple[_Place, str]  # and the dialect
 
 
 class Logs:
@@ -32,9 +34,9 @@ class Logs:
 
     def __init__(self, dialects: Mapping[str, Dialect]) -> None:
         self._dialects = dialects
-        self._readers: dict[tuple[str | None, str | None, str], LineReader] = {}
-        self._lines: Counter[tuple[str | None, str | None, str]] = Counter()
-        self._spoken: dict[tuple[str | None, str | None], Dialect] = {}  # what the last line known of each log was in
+        self._readers: dict[_Log, LineReader] = {}
+        self._lines: Counter[_Log] = Counter()
+        self._spoken: dict[_Place, Dialect] = {}  # what the last line known of each log was in
         self._facts: dict[tuple[str | None, str], str | None] = {}
         self.unread = 0  # lines of no dialect
 
@@ -98,16 +100,18 @@ class Logs:
         kind = values.text(fields.get(conventions.ENGINE_KIND) or about.get(conventions.ENGINE_KIND))
         engine = _engine(fields, about)
         path = values.text(fields.get(conventions.LOG_FILE)) or values.text(about.get(conventions.SERVICE_NAME))
-        dialect = self._dialects.get(kind or "") or self._recognise(line, engine, path)
+        host = values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME))
+        place = host, engine, path
+        dialect = self._dialects.get(kind or "") or self._recognise(line, place)
         if not line or dialect is None:
             self.unread += 1
             return
-        key = (engine, path, dialect.name)
+        key = (place, dialect.name)
         reader = self._readers.get(key)
         if reader is None:
             if len(self._readers) >= _READERS:
-                self._readers.pop(next(iter(self._readers)))
-            host = values.text(fields.get(conventions.HOST_NAME) or about.get(conventions.HOST_NAME))
+                oldest = next(iter(self._readers))
+                del self._readers[oldest], self._lines[oldest]
             reader = self._readers[key] = LineReader(dialect, engine=engine, path=path or "-", host=host)
         number = fields.get(conventions.LOG_LINE)
         self._lines[key] = number if isinstance(number, int) else self._lines[key] + 1
@@ -115,16 +119,16 @@ class Logs:
         yield from reader.feed(line, number=self._lines[key], at_us=at)
         self.unread += reader.unread - before
 
-    def _recognise(self, line: str, engine: str | None, path: str | None) -> Dialect | None:
+    def _recognise(self, line: str, place: _Place) -> Dialect | None:
         """By the line's own marks; a line without any, such as one of a traceback, is in the dialect of those before it in its log."""
         text = unwrap(line).text
         for dialect in self._dialects.values():
             if any(mark.search(text) for mark in dialect.recognise.log):
                 if len(self._spoken) >= _READERS:
                     self._spoken.pop(next(iter(self._spoken)))
-                self._spoken[engine, path] = dialect
+                self._spoken[place] = dialect
                 return dialect
-        return self._spoken.get((engine, path)) if path is not None else None
+        return self._spoken.get(place) if place[2] is not None else None
 
 
 def _engine(fields: Fields, about: Fields) -> str | None:

@@ -8,7 +8,8 @@ from lensd_collectors.rows import EngineSample, Event, Instant, Row
 from lensd.receive import starts, values
 from lensd.receive.starts import Starts
 
-_TOTALS: Final = tuple(column for column in EngineSample.__struct_fields__ if column.endswith("_total"))
+_SUM: Final = "finished_total"  # of several series: a collector may send a scrape in parts, and part of a sum is lower than the whole
+_TOTALS: Final = tuple(column for column in EngineSample.__struct_fields__ if column.endswith("_total") and column != _SUM)
 _SOURCES: Final = 1_000
 
 Source = tuple[str, str]

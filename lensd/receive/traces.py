@@ -14,6 +14,7 @@ from lensd.receive.values import Plain
 
 _KINDS: Final = (None, "internal", "server", "client", "producer", "consumer")
 _STATUSES: Final = (None, "ok", "error")
+_REQUEST_IDS: Final = (conventions.REQUEST_ID, conventions.ENGINE_REQUEST_ID, conventions.RESPONSE_ID)
 _OUR_ENGINE: Final = "vllm"  # whose middleware's spans have the scope SCOPE_VLLM
 
 
@@ -100,7 +101,7 @@ def _row(span: Any, received_at: int, model: str | None) -> SpanRow:
         name=span.name or None,
         kind=_named(_KINDS, span.kind),
         engine=values.text(fields.get(conventions.ENGINE)),
-        request_id=values.text(fields.get(conventions.REQUEST_ID) or fields.get(conventions.ENGINE_REQUEST_ID)),
+        request_id=values.text(next((found for name in _REQUEST_IDS if (found := fields.get(name))), None)),
         started_at=started,
         ended_at=ended,
         duration_ms=(span.end_time_unix_nano - span.start_time_unix_nano) / 1e6 if ended and span.start_time_unix_nano else None,

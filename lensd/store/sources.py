@@ -23,7 +23,7 @@ _RECORDED = f"""{_RECENT}
 select exists (from requests where started_at >= (select begin_at from since))
     or exists (from spans where started_at >= (select begin_at from since)
                and (kind in ('server', 'client') or name = '{c.SPAN_VLLM_REQUEST}'))
-    or exists (from events where request_id is not null and seen_at >= (select begin_at from since))
+    or exists (from events where (request_id is not null or name = '{c.EVENT_GATEWAY_ACT}') and seen_at >= (select begin_at from since))
     or exists (from http_exchanges where request_id is not null and seen_at >= (select begin_at from since))
 """
 

@@ -1,6 +1,7 @@
 """One row of `requests` from a request's evidence."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lensd_collectors import conventions as c
@@ -8,8 +9,10 @@ from lensd_collectors.conventions import Decision, Outcome, SaidBy, Stage
 from lensd_collectors.rows import Instant, RequestRow
 
 from lensd.records import StageTime, Timeline
+from lensd.timeline.engine_times import Answer, completion_tokens, prompt_tokens
 from lensd.timeline.evidence import RequestEvidence
-from lensd.timeline.layout import answer_tokens, first_byte_at
+from lensd.timeline.instants import clock_skew, entry_content_at, request_start
+from lensd.timeline.layout import answer_tokens
 from lensd.timeline.life import Life
 
 _ENGINE_SAYS = {
@@ -29,22 +32,21 @@ def assemble(request: RequestEvidence, timeline: Timeline, life: Life, revision:
     """The row as far as the request is known. Counts and ids come from the best witness, times from the timeline."""
     stages = {s.stage: s for s in timeline.stages}
     timed_by = request.entry or request.client or (request.engine_spans[0] if request.engine_spans else None)
-    started_at = _first_instant(request, timed_by)
     return RequestRow(
         request_key=request_key(request.trace_id, request.span_id),
         revision=revision,
         trace_id=request.trace_id,
         span_id=request.span_id,
-        started_at=Instant(started_at),
+        started_at=Instant(_first_instant(request)),
         ended_at=Instant(life.ended_at) if life.ended_at is not None else None,
         settled=life.settled,
         outcome=life.outcome,
         total_ms=timeline.total_ms,
         unattributed_ms=timeline.unattributed_ms,
-        frontend_ms=_frontend_ms(request),
+        frontend_ms=timeline.frontend_ms,
         ttft_ms=_ttft_ms(request, stages),
         tpot_ms=_tpot_ms(request, stages[Stage.DECODE]),
-        src=timed_by.src if timed_by is not None else request.signals[-1].src,
+        src=timed_by.src if timed_by is not None else [*request.logged, *request.engine_records, *request.signals][-1].src,
         **_identity(request),
         **_ending(request, life),
         **_amounts(request),
@@ -65,23 +67,31 @@ def witness_of(request: RequestEvidence, column: str) -> str | None:
     return None
 
 
-def _first_instant(request: RequestEvidence, timed_by: Any) -> int:
-    if timed_by is not None:
-        return int(timed_by.start)
-    return request.signals[0].ago(c.PROGRESS_AGE_MS)
+def _first_instant(request: RequestEvidence) -> int:
+    if request.entry is None and not request.signals and request.client is not None:
+        return request.client.start - clock_skew(request)
+    return request_start(request)
 
 
 def _identity(request: RequestEvidence) -> dict[str, Any]:
-    engine_span = request.engine_spans[0] if request.engine_spans else None
+    spans, records = request.engine_spans, [signal.fields for signal in (*request.engine_records, *request.logged)]
+    times = request.engine_times()
+    by_id = sorted(spans, key=lambda s: s.request_id or "")  # the first of several prompts
+    engine_span = (spans[-1] if times is not None and times.split else by_id[0]) if spans else None
+    record = records[0] if records else {}
     streaming = request.value(c.IS_STREAMING)
+    engines_id = (engine_span.text(c.ENGINE_REQUEST_ID) if engine_span is not None else None) or _text(record.get(c.RESPONSE_ID))
     return {
-        "request_id": _text(request.value(c.REQUEST_ID)) or (engine_span.request_id if engine_span is not None else None),
-        "engine_request_id": _text(request.value(c.RESPONSE_ID))
-        or (engine_span.text(c.ENGINE_REQUEST_ID) if engine_span is not None else None),
+        "request_id": _text(request.value(c.REQUEST_ID)) or (engine_span.request_id if engine_span is not None else None) or engines_id,
+        "engine_request_id": _text(request.value(c.RESPONSE_ID)) or engines_id,
         "session_id": _text(request.value(c.SESSION_ID)),
-        "model": _text(request.value(c.REQUEST_MODEL)) or (engine_span.text(c.RESPONSE_MODEL) if engine_span is not None else None),
+        "model": _text(request.value(c.REQUEST_MODEL))
+        or (engine_span.text(c.RESPONSE_MODEL) if engine_span is not None else None)
+        or _text(record.get(c.RESPONSE_MODEL)),
         "served_model": _text(request.value(c.RESPONSE_MODEL)),
-        "engine": _text(request.value(c.ENGINE)) or (engine_span.engine if engine_span is not None else None),
+        "engine": _text(request.value(c.ENGINE))
+        or (engine_span.engine if engine_span is not None else None)
+        or _text(record.get(c.ENGINE)),
         "upstream": _text(request.value(c.UPSTREAM)),
         "key_id": _text(request.value(c.KEY_ID)),
         "route": _text(request.value(c.HTTP_ROUTE)),
@@ -101,7 +111,9 @@ def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
         "error_message": _text(request.value(c.ERROR_MESSAGE)),
         "said_by": said_by or (SaidBy.UNKNOWN if life.ended_at is not None else None),
         "decision": _text(request.value(c.DECISION)) or (Decision.CALLER_GONE if life.outcome == Outcome.CALLER_GONE else None),
-        "finish_reason": _first(request.value(c.FINISH_REASONS)) or _engine_text(request, "finish_reason"),
+        "finish_reason": _first(request.value(c.FINISH_REASONS))
+        or _first(_record(request, c.FINISH_REASONS))
+        or _engine_text(request, "finish_reason"),
         "timeout_ms": _float(request.value(c.TIMEOUT_MS)),
         "timeout_kind": _text(request.value(c.TIMEOUT_KIND)),
         "client_timeout_ms": _client_timeout_ms(request),
@@ -111,11 +123,11 @@ def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
 def _amounts(request: RequestEvidence) -> dict[str, Any]:
     done_seen = request.value(c.DONE_SEEN)
     return {
-        "prompt_tokens": _tokens(request, c.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
-        "completion_tokens": _tokens(request, c.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
-        "cached_tokens": _tokens(request, c.CACHED_TOKENS, None),
-        "max_tokens": _tokens(request, c.MAX_TOKENS, c.MAX_TOKENS),
-        "preemptions": _int(_record(request, c.PREEMPTIONS)),
+        "prompt_tokens": _int(_told(request, c.INPUT_TOKENS, prompt_tokens)),
+        "completion_tokens": _int(_told(request, c.OUTPUT_TOKENS, completion_tokens)),
+        "cached_tokens": _int(_told(request, c.CACHED_TOKENS)),
+        "max_tokens": _int(_told(request, c.MAX_TOKENS)),
+        "preemptions": _preemptions(request),
         "attempts": _int(request.value(c.ATTEMPTS)),
         "max_gap_ms": _float(request.value(c.MAX_GAP_MS)),
         "chunks": _int(request.value(c.CHUNKS)),
@@ -129,27 +141,23 @@ def _stage_columns(stage: StageTime) -> dict[str, Any]:
 
 
 def _ttft_ms(request: RequestEvidence, stages: dict[Stage, StageTime]) -> float | None:
-    """Milliseconds to the first token: at the caller's side of a stream, else in the engine."""
+    """Milliseconds to the first token: generated text at the caller's side of a stream, else in the engine."""
     entry, streaming = request.entry, stages[Stage.STREAMING]
-    if entry is not None and request.value(c.IS_STREAMING) and streaming.segments and (first := first_byte_at(request)) is not None:
+    if entry is not None and request.value(c.IS_STREAMING) and streaming.segments and (first := entry_content_at(request)) is not None:
         return max(0.0, (first - entry.start) / 1000)
+    if entry is None and request.client is not None and (told := request.client.number(c.CLIENT_FIRST_CONTENT_MS)) is not None:
+        return max(0.0, told)
     times = request.engine_times()
-    if times is None or times.prefill_ms is None:
+    if times is None or times.prefill is None:
         return None
-    return times.ttft_ms if times.ttft_ms is not None else (times.queue_ms or 0.0) + times.prefill_ms
+    if times.ttft_ms is not None and not times.split:
+        return times.ttft_ms
+    return (times.queue.ms if times.queue is not None else 0.0) + times.prefill.ms
 
 
 def _tpot_ms(request: RequestEvidence, decode: StageTime) -> float | None:
     tokens = answer_tokens(request)
     return decode.duration_ms / (tokens - 1) if decode.duration_ms is not None and tokens is not None and tokens > 1 else None
-
-
-def _frontend_ms(request: RequestEvidence) -> float | None:
-    """Time in the engine's HTTP process before its arrival time, where both ends were seen."""
-    times = request.engine_times()
-    if request.middleware is None or times is None or times.arrival is None:
-        return None
-    return max(0.0, (times.arrival - request.middleware.start) / 1000)
 
 
 def _client_timeout_ms(request: RequestEvidence) -> float | None:
@@ -160,14 +168,24 @@ def _client_timeout_ms(request: RequestEvidence) -> float | None:
     return said
 
 
-def _tokens(request: RequestEvidence, name: str, engine_name: str | None) -> int | None:
-    value = request.value(name)
-    if value is None:
-        value = _record(request, name)
-    if value is None and engine_name is not None:
-        counted = [count for s in request.engine_spans if (count := s.count(engine_name)) is not None]
-        value = (sum(counted) if name == c.OUTPUT_TOKENS else counted[0]) if counted else None
-    return _int(value)
+def _told(request: RequestEvidence, name: str, counted: Callable[[Sequence[Answer]], int | None] | None = None) -> Any:
+    """What the reply said, as the gateway or the middleware read it, else what the engine counted in all answers, or said once."""
+    said = request.value(name)
+    if said is None and counted is not None:
+        return counted(request.answers())
+    if said is None:
+        said = _record(request, name)
+    return _engine_count(request, name) if said is None else said
+
+
+def _preemptions(request: RequestEvidence) -> int | None:
+    """Of all answers together."""
+    counted = [n for record in request.engine_records if (n := _int(record.fields.get(c.PREEMPTIONS))) is not None]
+    return sum(counted) if counted else None
+
+
+def _engine_count(request: RequestEvidence, name: str) -> int | None:
+    return next((n for span in request.engine_spans if (n := span.count(name)) is not None), None)
 
 
 def _record(request: RequestEvidence, name: str) -> Any:

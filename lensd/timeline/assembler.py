@@ -2,35 +2,41 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
 from lensd_collectors import conventions as c
-from lensd_collectors.rows import Event, RequestRow, Row, SpanRow
+from lensd_collectors.rows import RequestRow
 
 from lensd.records import Timeline
 from lensd.store.interface import Cursor
 from lensd.store.queries import last_requests
-from lensd.timeline.assemble import assemble, request_key
+from lensd.timeline.arrivals import answered as answered
+from lensd.timeline.arrivals import sender_started as sender_started
+from lensd.timeline.arrivals import touched as touched
+from lensd.timeline.assemble import assemble
+from lensd.timeline.ears import Ears, Heard, heard_long_ago
+from lensd.timeline.engine_ids import engine_trace, is_engine_trace
+from lensd.timeline.engine_records import told_alone
 from lensd.timeline.estimate import AROUND_US, Scrapes
 from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.gather import engine_ids, gather
-from lensd.timeline.layout import handed_over_at, layout, request_start
-from lensd.timeline.life import Life, has_ended, last_sign, life
+from lensd.timeline.instants import handed_over_at, request_start
+from lensd.timeline.layout import layout
+from lensd.timeline.life import SETTLE_AFTER_US, Life, life
 from lensd.timeline.limits import Limits
-from lensd.timeline.senders import STARTED
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000  # requests whose last revision is kept in memory; older ones are read from the store
 MOST = 2_000  # traces looked at in one step, so that whatever came in at once holds nothing else up
-TRAVEL_US = 2_000_000  # a sign that came later than this after its instant was sent late, or by another clock
+MOST_TOUCHED = 500_000  # traces that something new has come for and that no step has taken yet, about 250 bytes each
+MOST_WAITING = 200_000  # traces that time can change, about 1 KB each; beyond either, the oldest are left as they stand
 LONGEST_US = 3_600_000_000  # how long before what has come a request may have begun
-
-Heard = Callable[[RequestEvidence], int]
-"""When the last sign of a request came, by our own clock (microseconds since the epoch)."""
+RECENT_US = 60_000_000  # what engines alone told of in that time, an earlier run may not have looked at
+LATEST = 2**62
 
 
 class Assembled(NamedTuple):
@@ -51,28 +57,6 @@ def assemble_all(
     return [r for r in _look(cursor, trace_ids, now, limits or Limits(), since, heard) if not r.early]
 
 
-def touched(rows: Mapping[str, Sequence[Row]]) -> dict[str, int]:
-    """Traces that these new rows belong to, each with the first instant of its rows (microseconds since the epoch)."""
-    found: dict[str, int] = {}
-    for row in (row for table in ("spans", "events") for row in rows.get(table, ())):
-        at = row.started_at if isinstance(row, SpanRow) else row.seen_at if isinstance(row, Event) else None
-        if isinstance(row, SpanRow | Event) and row.trace_id and at is not None:
-            found[row.trace_id] = min(at, found.get(row.trace_id, at))
-    return found
-
-
-def answered(rows: Mapping[str, Sequence[Row]]) -> set[str]:
-    """The engine's ids of requests that its plugin tells of in these new rows; the plugin knows no trace."""
-    events = (row for row in rows.get("events", ()) if isinstance(row, Event))
-    return {row.request_id for row in events if row.name == c.EVENT_ENGINE_REQUEST and row.request_id}
-
-
-def sender_started(rows: Mapping[str, Sequence[Row]]) -> bool:
-    """Whether these new rows tell that a gateway or a middleware has started: it may stand where another one stood."""
-    acts = (row for row in rows.get("events", ()) if isinstance(row, Event) and row.name == c.EVENT_GATEWAY_ACT)
-    return any(msgspec.json.decode(act.fields).get(c.ACT) == STARTED for act in acts if act.fields)
-
-
 class _Wait(NamedTuple):
     """A trace with a request that time or new data can still change."""
 
@@ -91,6 +75,7 @@ class Assembler:
     def __init__(self, limits: Limits | None = None, *, live: bool = True) -> None:
         self._limits = limits or Limits()
         self._live = live
+        self.shed = 0  # traces that were left as they stood, since too many waited
         self._now = 0
         self._behind = False
         self._touched: dict[str, int] = {}
@@ -105,11 +90,41 @@ class Assembler:
         `started`: so has a sender, and what waits may have lost its own.
         """
         for trace, since in traces.items():
-            self._touched[trace] = min(since, self._touched.get(trace, since))
+            if is_engine_trace(trace) and self._live and trace not in self._touched:
+                self._put_off(trace, since)
+            else:
+                self._due_at_once({trace: since})
         for trace in {self._traces[name] for name in answered if name in self._traces}:
             self._touched.setdefault(trace, self._waiting[trace].since)
         if started:
             self._touch_waiting()
+        self._shed(self._touched, MOST_TOUCHED)
+
+    def _put_off(self, trace: str, since: int) -> None:
+        """A request that only its engine tells of so far: whoever else does so takes it in before it is looked at, mostly."""
+        wait = self._waiting.get(trace)
+        if wait is None:
+            self._keep(trace, _Wait(self._now + SETTLE_AFTER_US, since, {}, ()))
+        else:
+            self._waiting[trace] = wait._replace(since=min(since, wait.since))
+
+    def _keep(self, trace: str, wait: _Wait) -> None:
+        self._forget(trace)
+        self._waiting[trace] = wait
+        self._traces.update(dict.fromkeys(wait.names, trace))
+        self._shed(self._waiting, MOST_WAITING)
+
+    def _shed(self, kept: "dict[str, int] | dict[str, _Wait]", most: int) -> None:
+        """Keep what is kept within bounds: what has been there for longest goes, and is counted."""
+        while len(kept) > most:
+            oldest = next(iter(kept))
+            if kept is self._waiting:
+                self._forget(oldest)
+            else:
+                del kept[oldest]
+            self.shed += 1
+            if self.shed.bit_count() == 1:  # 1, 2, 4, 8 ... so that a flood of them is not one of lines as well
+                log.warning("left %d traces as they stand: more than %d wait to be looked at", self.shed, most)
 
     @property
     def waiting(self) -> int:
@@ -123,6 +138,8 @@ class Assembler:
 
     def step(self, cursor: Cursor, now: int) -> list[Assembled]:
         """Requests whose row changed since the last step, each with its next revision; at most MOST traces are looked at."""
+        if self._live and not self._now:
+            self._due_at_once(told_alone(cursor, now - RECENT_US))
         if now < self._now:  # the clock was set back: instants to look again at lie too far ahead
             self._touch_waiting()
         self._now = now
@@ -140,7 +157,7 @@ class Assembler:
     def undo(self) -> None:
         """The rows of the last step did not reach the store: its traces are due again, as the store knows them."""
         traces, keys = self._in_hand
-        self.touch(traces)
+        self._due_at_once(traces)
         for key in keys:
             self._last.pop(key, None)
 
@@ -153,7 +170,11 @@ class Assembler:
         return revised
 
     def _touch_waiting(self) -> None:
-        self.touch({trace: wait.since for trace, wait in self._waiting.items()})
+        self._due_at_once({trace: wait.since for trace, wait in self._waiting.items()})
+
+    def _due_at_once(self, traces: Mapping[str, int]) -> None:
+        for trace, since in traces.items():
+            self._touched[trace] = min(since, self._touched.get(trace, since))
 
     def _due(self, now: int) -> dict[str, int]:
         again = ((trace, wait.since) for trace, wait in self._waiting.items() if wait.look_again <= now and trace not in self._touched)
@@ -167,11 +188,12 @@ class Assembler:
 
     def _step(self, cursor: Cursor, traces: Mapping[str, int], now: int) -> list[Assembled]:
         old = [self._forget(trace) for trace in traces]
-        heard = _Ears({key: sign for wait in old if wait is not None for key, sign in wait.heard.items()}, now)
+        heard = Ears({key: sign for wait in old if wait is not None for key, sign in wait.heard.items()}, now)
         since = min(traces.values()) - LONGEST_US
-        found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else _heard_long_ago)
+        found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else heard_long_ago)
         self._recall(cursor, [r.row for r in found])
         self._wait_for(found, traces, heard)
+        self._take_in(found)
         changed = []
         for request in found:
             if request.early:
@@ -182,19 +204,27 @@ class Assembler:
                 changed.append(request._replace(settled_first=first))
         return changed
 
-    def _wait_for(self, found: Iterable[Assembled], traces: Mapping[str, int], heard: "_Ears") -> None:
+    def _wait_for(self, found: Iterable[Assembled], traces: Mapping[str, int], heard: "Ears") -> None:
         by_trace: dict[str, list[Assembled]] = {}
         for request in found:
             if request.look_again is not None:
                 by_trace.setdefault(request.evidence.trace_id, []).append(request)
         for trace, requests in by_trace.items():
-            self._waiting[trace] = _Wait(
+            wait = _Wait(
                 look_again=min(r.look_again for r in requests if r.look_again is not None),
-                since=min(traces[trace], *(request_start(r.evidence) for r in requests)),
+                since=min(traces.get(trace, LATEST), *(request_start(r.evidence) for r in requests)),
                 heard={key: heard.signs[key] for r in requests if (key := r.row.request_key) in heard.signs},
                 names=tuple(name for r in requests for name in engine_ids(r.evidence)),
             )
-            self._traces.update(dict.fromkeys(self._waiting[trace].names, trace))
+            self._keep(trace, wait)
+
+    def _take_in(self, found: Iterable[Assembled]) -> None:
+        """What an engine alone told of, and turned out to be one of these, is no request of its own."""
+        for request in found:
+            if not is_engine_trace(request.evidence.trace_id):
+                for record in request.evidence.engine_records:
+                    name = str(record.fields.get(c.RESPONSE_ID))
+                    self._forget(engine_trace(record.fields.get(c.ENGINE), record.name, name))
 
     def _forget(self, trace: str) -> _Wait | None:
         wait = self._waiting.pop(trace, None)
@@ -226,26 +256,6 @@ class Assembler:
         starts = [row.started_at for row in unknown]
         for row in last_requests(cursor, [row.request_key for row in unknown], min(starts) - LONGEST_US, max(starts) + LONGEST_US):
             self._last[row.request_key] = row
-
-
-class _Ears:
-    """When the last sign of each request came, by our own clock: what waits must not depend on how senders' clocks stand."""
-
-    def __init__(self, signs: dict[int, tuple[int, int]], now: int) -> None:
-        self.signs, self._now = signs, now
-
-    def __call__(self, request: RequestEvidence) -> int:
-        key, told = request_key(request.trace_id, request.span_id), last_sign(request)
-        before, heard_at = self.signs.get(key, (None, 0))
-        if before != told:
-            heard_at = max(told, self._now - TRAVEL_US)
-        self.signs[key] = told, min(heard_at, self._now)  # never ahead, also not where our own clock was set back
-        return self.signs[key][1]
-
-
-def _heard_long_ago(request: RequestEvidence) -> int:
-    """For who waits for nothing: what has ended has done so for good, what is open may still be."""
-    return 0 if has_ended(request) else last_sign(request)
 
 
 def _look(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits, since: int, heard: Heard | None) -> list[Assembled]:

@@ -38,8 +38,11 @@ def estimate(scrapes: Sequence[Scrape], handed_over: int, until: int) -> Estimat
     A scrape with somebody waiting: the request may still wait. Nobody waiting and somebody running: it is one of them, so
     it is in prefill from then on (it came last, so it leaves the line last). Neither, yet tokens were made between the scrape
     before and the one after: it ran between two scrapes. Neither and no token made: the engine has not taken it in, or does
-    not move; that is queue, since prefill cannot be told apart from outside.
+    not move; that is queue, since prefill cannot be told apart from outside. So is what an engine that stands still shows: who
+    runs there did so before.
     """
+    if _stands_still(scrapes, handed_over, until):
+        return Estimate(((handed_over, until),), (), "estimate")
     seen = [s for s in scrapes if handed_over + GRACE_US <= s.at <= until and s.waiting is not None]
     last_waiting = max((s.at for s in seen if s.waiting), default=None)
     running_from = next((s.at for s in seen if not s.waiting and s.running and (last_waiting is None or s.at > last_waiting)), None)
@@ -49,6 +52,15 @@ def estimate(scrapes: Sequence[Scrape], handed_over: int, until: int) -> Estimat
         return Estimate(((handed_over, until),), (), "scrape" if seen else "estimate")
     left_line = handed_over if last_waiting is None else (last_waiting + running_from) // 2
     return Estimate(((handed_over, left_line),), ((left_line, until),), "scrape")
+
+
+def _stands_still(scrapes: Sequence[Scrape], handed_over: int, until: int) -> bool:
+    """Nothing that an engine shows has moved since before the hand-over: taking the request in would have moved its gauges."""
+    before = [s for s in scrapes if s.at < handed_over and s.made is not None]
+    during = [s for s in scrapes if handed_over + GRACE_US <= s.at <= until and s.made is not None]
+    if not before or not during or not before[-1].running:
+        return False
+    return all(s[1:] == before[-1][1:] for s in during)
 
 
 def _worked(scrapes: Sequence[Scrape], handed_over: int, until: int) -> bool:
@@ -88,7 +100,9 @@ class Scrapes:
 
 
 _SCRAPES = """
-select engine, epoch_us(seen_at), sum(running), sum(waiting), sum(generation_tokens_total) from engine_samples
-where seen_at between make_timestamp($start) and make_timestamp($end) and waiting is not null
-group by all order by 2
+select engine, epoch_us(seen_at), sum(running), sum(waiting), sum(generation_tokens_total) from (
+    select distinct engine, model, seen_at, running, waiting, generation_tokens_total from engine_samples
+    where seen_at between make_timestamp($start) and make_timestamp($end) and waiting is not null
+) group by all order by 2
 """
+"""One row an instant, of all its models together; what a sender sends again counts once."""

@@ -1,99 +1,15 @@
 """What is known of one request, sorted by who said it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal
 
 from lensd_collectors import conventions as c
 
-LONGEST_AGO_MS = 7 * 86_400_000.0
-"""A time that a sender gives is believed up to here."""
-
-
-@dataclass(slots=True)
-class Span:
-    """A stored span with its attributes decoded; times in microseconds since the epoch."""
-
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None
-    name: str
-    kind: str | None
-    scope: str | None
-    service: str | None
-    instance: str | None
-    engine: str | None
-    request_id: str | None
-    start: int
-    end: int
-    status: str | None
-    status_message: str | None
-    attributes: dict[str, Any]
-    src: str | None
-
-    def number(self, name: str) -> float | None:
-        value = self.attributes.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-    def count(self, name: str) -> int | None:
-        value = self.number(name)
-        return None if value is None else int(value)
-
-    def text(self, name: str) -> str | None:
-        value = self.attributes.get(name)
-        if isinstance(value, list):
-            return str(value[0]) if value else None
-        return None if value is None else str(value)
-
-    def flag(self, name: str) -> bool | None:
-        value = self.attributes.get(name)
-        return value if isinstance(value, bool) else None
-
-
-class Sender(NamedTuple):
-    """The process that tells of a request. `listen` (HOST:PORT) and `engine` say where it stands, as far as its events do."""
-
-    service: str
-    instance: str
-    host: str | None
-    listen: str | None
-    engine: str | None
-
-
-@dataclass(slots=True)
-class Signal:
-    """An event (a request's start or progress, the engine's record, a sender's start); `at` in microseconds since the epoch."""
-
-    name: str
-    at: int
-    fields: dict[str, Any]
-    src: str | None
-
-    def ago(self, name: str) -> int:
-        """The instant that lies as many milliseconds before the signal as this field says."""
-        ms = self.fields.get(name)
-        return self.at - int(1000 * min(max(float(ms), 0.0), LONGEST_AGO_MS)) if _is_number(ms) else self.at
-
-    @property
-    def sender(self) -> Sender | None:
-        """Who sent it; None where that is not told."""
-        service, instance, *place = map(self._text, (c.SERVICE_NAME, c.SERVICE_INSTANCE_ID, c.HOST_NAME, c.LISTEN, c.ENGINE))
-        return Sender(service, instance, *place) if service and instance else None
-
-    def _text(self, name: str) -> str | None:
-        value = self.fields.get(name)
-        return value if isinstance(value, str) else None
-
-
-@dataclass(slots=True)
-class EngineTimes:
-    """Stage times as the engine measured them, monotonic, in milliseconds; None: not reached or not said."""
-
-    queue_ms: float | None
-    prefill_ms: float | None
-    decode_ms: float | None
-    source: str  # plugin or llm_request
-    arrival: int | None = None  # wall clock, microseconds since the epoch
-    ttft_ms: float | None = None
+from lensd.timeline.engine_times import Answer, EngineTimes, measured, of_record, of_span
+from lensd.timeline.told import LONGEST_AGO_MS as LONGEST_AGO_MS
+from lensd.timeline.told import Sender as Sender
+from lensd.timeline.told import Signal as Signal
+from lensd.timeline.told import Span as Span
 
 
 @dataclass(slots=True)
@@ -104,15 +20,18 @@ class RequestEvidence:
     span_id: str
     gateway: Span | None = None
     auth_routing: Span | None = None
-    upstreams: list[Span] = field(default_factory=list)
+    upstreams: list[Span] = field(default_factory=list)  # an attempt each, in order
     streaming: Span | None = None
     middleware: Span | None = None
     engine_spans: list[Span] = field(default_factory=list)
     client: Span | None = None
     signals: list[Signal] = field(default_factory=list)  # started and progress, oldest first
-    engine_record: Signal | None = None  # the plugin's
+    engine_records: list[Signal] = field(default_factory=list)  # the plugin's, oldest first; one an answer
+    logged: list[Signal] = field(default_factory=list)  # lines of the engine's log, of a request that nobody else tells of
     successor: Signal | None = None  # start of the process that took its sender's place, which can end no request of the old one
     _times: EngineTimes | Literal["not asked"] | None = "not asked"
+    _answers: list[Answer] | None = None
+    engine_ahead: int | None = None  # `instants.engine_skew`, once it was asked for
 
     @property
     def entry(self) -> Span | None:
@@ -147,13 +66,13 @@ class RequestEvidence:
         return self.upstreams[-1] if self.upstreams else None
 
     @property
-    def last_engine_span(self) -> Span | None:
-        """Several answers (n > 1) and several prompts give a span each: the last one ends the request."""
-        return max(self.engine_spans, key=lambda s: s.end, default=None)
-
-    @property
     def last_signal(self) -> Signal | None:
         return self.signals[-1] if self.signals else None
+
+    @property
+    def engine_record(self) -> Signal | None:
+        """The plugin's record of the answer that ended last."""
+        return self.engine_records[-1] if self.engine_records else None
 
     def value(self, name: str) -> Any:
         """An attribute of the request as the best witness gives it: gateway, middleware, its events, then the client."""
@@ -165,43 +84,31 @@ class RequestEvidence:
                 return signal.fields[name]
         return self.client.attributes.get(name) if self.client is not None else None
 
+    @property
+    def server_extent(self) -> tuple[int, int] | None:
+        """From the first instant to the last that is known of a request by its server's side; None: no server tells of it."""
+        seen = [s for s in (self.gateway, self.middleware, *self.engine_spans) if s is not None]
+        instants = [*(s.start for s in seen), *(s.end for s in seen)]
+        for signal in self.signals:
+            instants += [signal.ago(c.PROGRESS_AGE_MS), signal.at]
+        if not instants:
+            for told in (*self.engine_records, *self.logged):
+                instants += [told.ago(c.E2E_MS), told.at]
+        return (min(instants), max(instants)) if instants else None
+
+    def answers(self) -> list[Answer]:
+        """Each sequence as the engine's plugin and its own spans tell of it; one that made no token only where none made any.
+
+        Such a one is an attempt before the one that answered. Asked when all evidence is in.
+        """
+        if self._answers is None:
+            told = [*map(of_record, self.engine_records), *map(of_span, self.engine_spans)]
+            self._answers = [answer for answer in told if answer.tokens != 0] or told
+        return self._answers
+
     def engine_times(self) -> EngineTimes | None:
-        """The engine's own measure: the plugin's record before vLLM's span. Asked when all evidence is in."""
+        """The engine's own measure; None where it measured no stage. Asked when all evidence is in."""
         if self._times == "not asked":
-            self._times = self._measured()
+            times = measured(self.answers(), [s for s in (self.gateway, self.middleware) if s is not None])
+            self._times = times if times is not None and any(times[:3]) else None  # what was never scheduled reached no stage
         return self._times
-
-    def _measured(self) -> EngineTimes | None:
-        if self.engine_record is not None:
-            fields = self.engine_record.fields
-            return EngineTimes(
-                _reached(fields.get(c.QUEUE_MS)),
-                _reached(fields.get(c.PREFILL_MS)),
-                _reached(fields.get(c.DECODE_MS)),
-                "plugin",
-            )
-        if not self.engine_spans:
-            return None
-        span = self.last_engine_span
-        assert span is not None
-        ms = {name: _reached(span.number(f"gen_ai.latency.{name}"), 1000.0) for name in _LATENCIES}
-        return EngineTimes(
-            ms["time_in_queue"],
-            ms["time_in_model_prefill"],
-            ms["time_in_model_decode"],
-            "llm_request",
-            arrival=span.start,
-            ttft_ms=ms["time_to_first_token"],
-        )
-
-
-_LATENCIES = ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token")
-
-
-def _reached(value: Any, scale: float = 1.0) -> float | None:
-    """Milliseconds, or None where the engine never got there: vLLM then gives a negative number."""
-    return float(value) * scale if _is_number(value) and 0 <= value * scale <= LONGEST_AGO_MS else None
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -18,7 +18,8 @@ COLUMNS: Final[Mapping[str, str]] = {
 """Columns of such a request that are called otherwise in the exchange it was made from."""
 _GAVE_UP = ("timeout", "read_timeout")
 _NOT_REQUESTS = ("/health", "/metrics", "/ping", "/version", "/load")
-_HOPS_THAT_SAW_IT_WHOLE = ("client", "gateway", "proxy", None)
+_HOPS_THAT_SAW_IT_WHOLE = ("client", "gateway", None)
+"""A proxy's access log says too little of a request: who was refused, and by whom, it does not know."""
 
 
 def requests_of(exchanges: Sequence[HttpExchange], known_ids: set[str], undated_at: int) -> list[RequestRow]:

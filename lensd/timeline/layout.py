@@ -1,33 +1,26 @@
 """One request's evidence laid out as six stages on one line."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from lensd_collectors import conventions as c
 from lensd_collectors.conventions import Outcome, Stage, StageState
 
 from lensd.records import Gap, StageTime, Timeline
-from lensd.timeline.estimate import Scrape, estimate
-from lensd.timeline.evidence import LONGEST_AGO_MS, RequestEvidence, Span
+from lensd.timeline.engine_layout import Frontend, Placed, place_engine
+from lensd.timeline.engine_times import last_tokens
+from lensd.timeline.estimate import Scrape
+from lensd.timeline.evidence import RequestEvidence
+from lensd.timeline.instants import clock_skew, first_byte_at, handed_over_at, last_byte_at, request_start
 from lensd.timeline.limits import Limits
+from lensd.timeline.partition import Gap as Uncovered
 from lensd.timeline.partition import Segment, partition
-
-SKEW_FLOOR_US = 100_000
-"""Below this, a child that starts before its parent is a matter of rounding and of when a socket's end is noticed."""
-
-
-class Placed(NamedTuple):
-    """Where a stage lies (microseconds since the epoch) and who says so."""
-
-    segments: tuple[Segment, ...]
-    source: str
-    estimated: bool = False
 
 
 def layout(request: RequestEvidence, scrapes: Sequence[Scrape], ended_at: int | None, outcome: str, now: int, limits: Limits) -> Timeline:
     """The request's timeline; an open request (`ended_at` None) is drawn up to `now`. Instants in microseconds since the epoch."""
     skew = clock_skew(request)
-    placed = _place(request, scrapes, ended_at if ended_at is not None else now, skew)
+    placed, front = _place(request, scrapes, ended_at if ended_at is not None else now, skew)
     start, end = _extent(request, placed, ended_at, now, skew)
     relative = {stage: [(a - start, b - start) for a, b in p.segments] for stage, p in placed.items()}
     shares = partition(relative, end - start)
@@ -36,8 +29,11 @@ def layout(request: RequestEvidence, scrapes: Sequence[Scrape], ended_at: int | 
         _stage_time(stage, placed.get(stage), start, shares.exclusive[stage], _state(stage, placed, request, outcome, hit, limits))
         for stage in Stage
     )
+    attempts = [span.start - start for span in request.upstreams]
     gaps = tuple(
-        Gap(start_ms=g.start / 1000, duration_ms=(g.end - g.start) / 1000, between=(str(g.before), str(g.after))) for g in shares.gaps
+        Gap(start_ms=g.start / 1000, duration_ms=(g.end - g.start) / 1000, between=(str(g.before), str(g.after)))
+        for whole in shares.gaps
+        for g in _between_attempts(whole, attempts)
     )
     return Timeline(
         stages=stages,
@@ -45,64 +41,20 @@ def layout(request: RequestEvidence, scrapes: Sequence[Scrape], ended_at: int | 
         gaps=gaps,
         total_ms=(end - start) / 1000,
         clock_skew_ms=skew / 1000 if skew else None,
+        frontend_ms=(front.end - front.start) / 1000 if front is not None else None,
     )
 
 
-def clock_skew(request: RequestEvidence) -> int:
-    """Microseconds that the client's clock is ahead of the server's (0: none seen), from a span that sticks out of its parent."""
-    client, entry = request.client, request.entry
-    if client is None or entry is None or entry.end - entry.start > client.end - client.start + SKEW_FLOOR_US:
-        return 0
-    early, late = client.start - entry.start, entry.end - client.end
-    if max(early, late) <= SKEW_FLOOR_US:
-        return 0
-    return (client.start + client.end - entry.start - entry.end) // 2  # the server's span in the middle of its parent
-
-
-def handed_over_at(request: RequestEvidence) -> int | None:
-    """When the request was sent to the engine, or None: it was not."""
-    if request.upstream is not None:
-        return request.upstream.start
-    if request.middleware is not None:
-        return request.middleware.start
-    for signal in reversed(request.signals):
-        if signal.fields.get(c.PROGRESS_STAGE) == "upstream":
-            return signal.ago(c.PROGRESS_STAGE_AGE_MS)
-    streaming = first_byte_at(request)
-    return request_start(request) if streaming is not None else None
-
-
-def first_byte_at(request: RequestEvidence) -> int | None:
-    """When the first body byte came from the engine, as the gateway, the middleware or a progress event says."""
-    for span in (request.upstream, request.middleware):
-        if span is not None:
-            return _within(span, c.FIRST_BYTE_MS)
-    for signal in reversed(request.signals):
-        if signal.fields.get(c.PROGRESS_STAGE) == "streaming":
-            return signal.ago(c.PROGRESS_STAGE_AGE_MS)
-    return None
-
-
-def last_byte_at(request: RequestEvidence) -> int | None:
-    for span in (request.upstream, request.middleware):
-        if span is not None:
-            return _within(span, c.LAST_BYTE_MS)
-    return None
-
-
-def _within(span: Span, name: str) -> int | None:
-    """The instant that lies as many milliseconds after the span's start as its attribute says."""
-    ms = span.number(name)
-    return None if ms is None else span.start + int(1000 * min(max(ms, 0.0), LONGEST_AGO_MS))
-
-
-def request_start(request: RequestEvidence) -> int:
-    """The server side's first instant of the request."""
-    if request.entry is not None:
-        return request.entry.start
-    if request.signals:
-        return request.signals[0].ago(c.PROGRESS_AGE_MS)
-    return min(s.start for s in (request.client, *request.engine_spans) if s is not None)
+def _between_attempts(gap: Uncovered, attempts: Sequence[int]) -> Iterator[Uncovered]:
+    """The gap cut where attempts began, if it spans several: before the last lie those that failed, and the waits after them."""
+    edges = [at for at in attempts if gap.start < at < gap.end] if len(attempts) > 1 else []
+    if not edges:
+        yield gap
+        return
+    begun = sum(at <= gap.start for at in attempts)
+    names = [f"attempt {begun}" if begun else gap.before, *(f"attempt {begun + n + 1}" for n in range(len(edges))), gap.after]
+    for piece, between in zip(pairwise([gap.start, *edges, gap.end]), pairwise(names), strict=True):
+        yield Uncovered(*piece, *between)
 
 
 def _extent(request: RequestEvidence, placed: dict[Stage, Placed], ended_at: int | None, now: int, skew: int) -> Segment:
@@ -110,12 +62,12 @@ def _extent(request: RequestEvidence, placed: dict[Stage, Placed], ended_at: int
     end = ended_at if ended_at is not None else now
     if request.client is not None:
         start = min(start, request.client.start - skew)
-        end = max(end, request.client.end - skew) if request.entry is None else max(request.entry.end, request.client.end - skew)
+        end = max(end if request.entry is None else request.entry.end, request.client.end - skew)
     edges = [edge for p in placed.values() for segment in p.segments for edge in segment if p.source != "scrape"]
     return min([start, *edges]), max([end, start, *edges])
 
 
-def _place(request: RequestEvidence, scrapes: Sequence[Scrape], end: int, skew: int) -> dict[Stage, Placed]:
+def _place(request: RequestEvidence, scrapes: Sequence[Scrape], end: int, skew: int) -> tuple[dict[Stage, Placed], Frontend | None]:
     placed: dict[Stage, Placed] = {}
     client, entry = request.client, request.entry
     if client is not None and entry is not None:
@@ -123,14 +75,14 @@ def _place(request: RequestEvidence, scrapes: Sequence[Scrape], end: int, skew: 
         segments = ((a, max(a, entry.start)), (min(b, entry.end), b))
         placed[Stage.CLIENT] = Placed(tuple(s for s in segments if s[1] > s[0]) or ((a, a),), "client")
     elif client is not None:
-        placed[Stage.CLIENT] = Placed(((client.start, client.end),), "client")
+        placed[Stage.CLIENT] = Placed(((client.start - skew, client.end - skew),), "client")
     _place_auth_routing(request, placed, end)
     if request.streaming is not None:
         placed[Stage.STREAMING] = Placed(((request.streaming.start, request.streaming.end),), "gateway")
     elif request.middleware is not None and (first := first_byte_at(request)) is not None:
         placed[Stage.STREAMING] = Placed(((first, last_byte_at(request) or first),), "middleware")
-    placed |= _place_engine(request, scrapes, end)
-    return placed
+    in_engine, front = place_engine(request, scrapes, end)
+    return placed | in_engine, front
 
 
 def _place_auth_routing(request: RequestEvidence, placed: dict[Stage, Placed], end: int) -> None:
@@ -139,53 +91,8 @@ def _place_auth_routing(request: RequestEvidence, placed: dict[Stage, Placed], e
     elif request.signals and request.entry is None and not request.is_inside_engine:
         start = request_start(request)
         placed[Stage.AUTH_ROUTING] = Placed(((start, handed_over_at(request) or end),), "gateway")
-
-
-def _place_engine(request: RequestEvidence, scrapes: Sequence[Scrape], end: int) -> dict[Stage, Placed]:
-    """Queue, prefill and decode: from the engine's own durations, else estimated from outside."""
-    sent, first = handed_over_at(request), first_byte_at(request)
-    times = request.engine_times()
-    if times is not None:
-        return _from_durations(request, sent, first, end)
-    if sent is None or _refused_by_engine(request):
-        return {}
-    placed: dict[Stage, Placed] = {}
-    waited = estimate(scrapes, sent, max(sent, first if first is not None else end))
-    if waited.queue:
-        placed[Stage.QUEUE] = Placed(waited.queue, waited.source, True)
-    if waited.prefill:
-        placed[Stage.PREFILL] = Placed(waited.prefill, waited.source, True)
-    if first is not None:
-        placed[Stage.DECODE] = Placed(((first, max(first, last_byte_at(request) or end)),), "gateway", True)
-    return placed
-
-
-def _from_durations(request: RequestEvidence, sent: int | None, first: int | None, end: int) -> dict[Stage, Placed]:
-    """Durations carry no wall clock: they are laid out backwards from the first token that somebody saw."""
-    times = request.engine_times()
-    assert times is not None
-    queue, prefill, decode = (None if ms is None else int(ms * 1000) for ms in (times.queue_ms, times.prefill_ms, times.decode_ms))
-    if first is None and times.arrival is not None:
-        before = int(1000 * max(0.0, (times.ttft_ms or 0.0) - (times.queue_ms or 0.0) - (times.prefill_ms or 0.0)))
-        token = times.arrival + before + (queue or 0) + (prefill or 0)
-    elif first is None:
-        token = end - (decode or 0)
-    else:
-        token = first if request.value(c.IS_STREAMING) else first - (decode or 0)
-    placed: dict[Stage, Placed] = {}
-    floor = sent if sent is not None else token - (queue or 0) - (prefill or 0)
-    scheduled = max(floor, token - (prefill or 0))
-    if queue is not None:
-        placed[Stage.QUEUE] = Placed(((max(floor, scheduled - queue), scheduled),), times.source)
-    if prefill is not None and (prefill > 0 or decode):
-        placed[Stage.PREFILL] = Placed(((scheduled, max(scheduled, token)),), times.source)
-    if decode is not None and (decode > 0 or first is not None):
-        placed[Stage.DECODE] = Placed(((max(scheduled, token), max(scheduled, token) + decode),), times.source)
-    return placed
-
-
-def _refused_by_engine(request: RequestEvidence) -> bool:
-    return bool(request.value(c.OUTCOME) == Outcome.REFUSED)
+    elif request.entry is not None and request.entry is request.middleware and request.value(c.OUTCOME) == Outcome.REFUSED:
+        placed[Stage.AUTH_ROUTING] = Placed(((request.entry.start, request.entry.end),), "middleware")
 
 
 _ORDER = (Stage.AUTH_ROUTING, Stage.QUEUE, Stage.PREFILL, Stage.DECODE)
@@ -253,12 +160,11 @@ def _tpot_ms(request: RequestEvidence, decode_ms: float) -> float:
 
 def answer_tokens(request: RequestEvidence) -> int | None:
     """Tokens of the answer that ended last: usage counts those of all answers together, which came side by side."""
-    span = request.last_engine_span
-    tokens = span.count("gen_ai.usage.completion_tokens") if span is not None else None
-    if tokens is None:
-        told = request.value(c.OUTPUT_TOKENS)
-        tokens = int(told) if isinstance(told, int | float) and len(request.engine_spans) <= 1 else None
-    return tokens
+    tokens = last_tokens(request.answers())
+    if tokens is not None:
+        return tokens
+    told = request.value(c.OUTPUT_TOKENS)
+    return int(told) if isinstance(told, int | float) and len(request.engine_spans) <= 1 else None
 
 
 def _stage_time(stage: Stage, placed: Placed | None, start: int, exclusive: int, state: StageState) -> StageTime:

@@ -5,11 +5,12 @@ from typing import NamedTuple
 from lensd_collectors import conventions as c
 from lensd_collectors.conventions import Decision, Outcome
 
-from lensd.timeline.evidence import RequestEvidence
-from lensd.timeline.layout import clock_skew
+from lensd.timeline.evidence import RequestEvidence, Span
+from lensd.timeline.instants import clock_skew
 
 SETTLE_AFTER_US = 10_000_000  # an engine's span leaves it up to 5 s after the end
 SILENT_AFTER_US = 30_000_000  # six progress events
+ABORTED, FAILED = "request.aborted", "request.failed"  # lines of an engine's log
 
 _NO_ENGINE_RECORD = frozenset(Decision) - {Decision.ALLOWED, Decision.UPSTREAM_TIMEOUT, Decision.CALLER_GONE}
 
@@ -35,9 +36,11 @@ def last_sign(request: RequestEvidence) -> int:
 def ended_at(request: RequestEvidence) -> int:
     """When a request that has ended did so, by its server's clock where a server saw it."""
     client, entry = request.client, request.entry
-    if entry is None:
-        return max(s.end for s in (client, *request.engine_spans) if s is not None)
-    return max(entry.end, client.end - clock_skew(request)) if client is not None else entry.end
+    server = entry.end if entry is not None else None
+    if server is None and (extent := request.server_extent) is not None:
+        server = extent[1]
+    seen = [server, client.end - clock_skew(request) if client is not None else None]
+    return max(at for at in seen if at is not None)
 
 
 def life(request: RequestEvidence, now: int, heard_at: int | None = None) -> Life:
@@ -74,8 +77,27 @@ def _outcome(request: RequestEvidence) -> str:
         return str(said)
     client = request.client
     if client is not None and client.status == "error":
-        said = f"{client.attributes.get(c.ERROR_TYPE) or ''} {client.status_message or ''}".lower()
-        return Outcome.CALLER_GONE if "timeout" in said or "timed out" in said else Outcome.FAILED
-    if any(str(s.attributes.get("finish_reason", "")) == "abort" for s in request.engine_spans):
+        return _as_client_says(client)
+    return _as_engine_says(request)
+
+
+def _as_client_says(client: Span) -> str:
+    said = f"{client.attributes.get(c.ERROR_TYPE) or ''} {client.status_message or ''}".lower()
+    if any(each in said for each in ("timeout", "timed out", "cancelled")):
         return Outcome.CALLER_GONE
-    return Outcome.OK
+    status = client.attributes.get(c.HTTP_STATUS)
+    return Outcome.REFUSED if isinstance(status, int) and 400 <= status < 500 else Outcome.FAILED
+
+
+def _as_engine_says(request: RequestEvidence) -> str:
+    """Where nobody outside the engine tells how it ended: the reason in its own records, or in its log."""
+    reasons = [_reason(record.fields.get(c.FINISH_REASONS)) for record in request.engine_records]
+    reasons += [str(span.attributes.get("finish_reason", "")) for span in request.engine_spans]
+    ends = {line.name for line in request.logged}
+    if "abort" in reasons or ABORTED in ends:
+        return Outcome.CALLER_GONE
+    return Outcome.FAILED if "error" in reasons or FAILED in ends else Outcome.OK
+
+
+def _reason(told: object) -> str:
+    return str(told[0]) if isinstance(told, list) and told else str(told or "")

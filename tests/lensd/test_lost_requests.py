@@ -15,7 +15,7 @@ from daemon_process import LIMIT_S, Daemon, free_port, until
 from lensd_collectors import conventions as c
 
 from lensd.api.client import Client
-from lensd.errors import RequestNotFoundError
+from lensd.errors import IdsNotRecordedError, RequestNotFoundError
 
 SOON_S = 10  # far below the 30 s of silence after which it would be lost anyway
 
@@ -119,7 +119,7 @@ def outcome_of(daemon, request_id):
     """As GET requests/{id} tells it; None while it is not known."""
     try:
         (row,) = Client(f"http://127.0.0.1:{daemon.api}", (daemon.store / "token").read_text().strip()).request(request_id)
-    except RequestNotFoundError:
+    except (RequestNotFoundError, IdsNotRecordedError):  # nothing has told of it yet, or of any
         return None
     return row.outcome
 

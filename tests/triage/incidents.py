@@ -221,4 +221,46 @@ NAMED = [
         "engine",
         ("EngineCore encountered a fatal error",),
     ),
+    Incident(
+        "an engine that stands still while a client waits",
+        {
+            "trace.json": t.spans(t.client_span(30.0, "httpx.ReadTimeout: The read operation timed out", timeout_s=30)),
+            "m1.prom": t.scrape(
+                "10:20:00", num_requests_running=14.0, num_requests_waiting=2.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0
+            ),
+            "m2.prom": t.scrape(
+                "10:24:00", num_requests_running=14.0, num_requests_waiting=9.0, generation_tokens_total=812.0, prompt_tokens_total=9000.0
+            ),
+            "engine.log": t.lines(
+                *(t.stats(f"10:2{m}:00", running=14, waiting=2 * m, prompt=0.0, generation=0.0) for m in range(5)), t.access("GET /health")
+            ),
+        },
+        label="engine-silent-stall",
+        stage="engine",
+    ),
+    Incident(
+        "a line that is there because running requests are thrown out",
+        {
+            "trace.json": t.spans(t.QUEUED),
+            "m1.prom": t.scrape(
+                "10:20:00",
+                num_requests_running=22.0,
+                num_requests_waiting=4.0,
+                kv_cache_usage_perc=0.97,
+                num_preemptions_total=3.0,
+                generation_tokens_total=1000.0,
+            ),
+            "m2.prom": t.scrape(
+                "10:21:00",
+                num_requests_running=19.0,
+                num_requests_waiting=9.0,
+                kv_cache_usage_perc=0.99,
+                num_preemptions_total=161.0,
+                generation_tokens_total=3000.0,
+            ),
+            "engine.log": t.lines(*(t.stats(f"10:20:{s}0", running=20, waiting=6, kv=99.0) for s in range(6))),
+        },
+        label="kv-preemption-thrash",
+        stage="decode",
+    ),
 ]

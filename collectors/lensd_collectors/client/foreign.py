@@ -90,6 +90,9 @@ def _standing(spans: Sequence[SpanLike], told: Mapping[str, _Told]) -> set[str]:
             _place(span, told, by_id, below, dropped)
     for call_id, all_attempts in sorted(below.items(), key=lambda item: (-len(_above(by_id[item[0]], by_id)), item[0])):  # nearest first
         attempts = sorted((a for a in all_attempts if a.span_id not in dropped), key=lambda a: (a.start, a.span_id))
+        if any(told[a.span_id].is_llm for a in attempts):  # what else was asked on the way, such as for a token, is none
+            dropped.update(a.span_id for a in attempts if not told[a.span_id].is_llm)
+            attempts = [a for a in attempts if a.span_id not in dropped]
         if attempts:
             dropped.add(call_id)
             _hand_down(by_id[call_id], told[call_id].values, attempts, told)
@@ -108,11 +111,11 @@ def _place(
         elif is_past_server:
             if seen.is_llm:  # a proxy asks on behalf of that caller
                 dropped.add(span.span_id)
-        elif own.kind is Kind.CALL:
-            pass  # a call inside a call: if it has attempts, they are both's
         elif seen.kind is Kind.CALL:
-            below[above.span_id].append(span)
+            below[above.span_id].append(span)  # also a call inside a call: its attempts are both's, and where none show it is one itself
             has_call = True
+        elif own.kind is Kind.CALL:
+            pass
         elif own.kind is seen.kind is Kind.OURS:
             pass  # sent again with the first one's headers: two attempts
         elif own.kind is Kind.OURS or (seen.kind is Kind.HTTP and own.is_llm):

@@ -1,7 +1,10 @@
 """One watched engine with its settings resolved, and how it is asked over HTTP."""
 
 import http.client
+import re
 import socket
+import ssl
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +17,8 @@ from lensd_collectors import conventions
 from lensd_collectors.host.config import WatchedEngine
 
 MOST_BODY_BYTES: Final = 32 * 1024 * 1024
+CHUNK_BYTES: Final = 256 * 1024
+WHOLE_S: Final = 10.0  # for all of an answer: one that is streamed never ends
 
 
 class AgentError(Exception):
@@ -28,11 +33,11 @@ class FetchFailure(StrEnum):
 
 
 class FetchError(Exception):
-    """An engine did not give a 200; `why` says how, `status` what it answered instead."""
+    """An engine did not give a 200; `why` says how, `status` what it answered instead, `said` more for people where there is more."""
 
-    def __init__(self, why: FetchFailure, status: int | None = None) -> None:
+    def __init__(self, why: FetchFailure, status: int | None = None, said: str = "") -> None:
         super().__init__(why if status is None else f"{why} {status}")
-        self.why, self.status = why, status
+        self.why, self.status, self.said = why, status, said
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +55,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """Without credentials."""
-        return f"{'https' if self.https else 'http'}://{self.host}:{self.port}{self.path}"
+        return f"{'https' if self.https else 'http'}://{_authority(self.host, self.port)}{self.path}"
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -68,11 +73,11 @@ def resolve(watched: WatchedEngine) -> Engine:
         parts = urlsplit(watched.url if "://" in watched.url else f"http://{watched.url}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise AgentError(f"engine url {watched.url!r} is no URL") from None
+        raise AgentError(f"engine url {without_secrets(watched.url)!r} is no URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AgentError(f"engine url {watched.url!r} is no http or https URL")
+        raise AgentError(f"engine url {without_secrets(watched.url)!r} is no http or https URL")
     return Engine(
-        name=watched.name or f"{parts.hostname}:{port}",
+        name=watched.name or _authority(parts.hostname, port),
         kind=watched.kind,
         host=parts.hostname,
         port=port,
@@ -86,10 +91,11 @@ def resolve(watched: WatchedEngine) -> Engine:
 
 
 def fetch_with(timeout_s: float) -> Fetch:
-    """A fetch over HTTP; `timeout_s` limits the connection and each wait for data."""
+    """A fetch over HTTP; `timeout_s` limits the connection and each wait for data, 10 s (or `timeout_s`, if that is more) all of it."""
 
     def fetch(engine: Engine, path: str) -> bytes:
         kind = http.client.HTTPSConnection if engine.https else http.client.HTTPConnection
+        until_s = time.monotonic() + max(WHOLE_S, timeout_s)
         connection = kind(engine.host, engine.port, timeout=timeout_s)
         headers = {"User-Agent": "lensd", "Connection": "close"} | ({"Authorization": f"Bearer {engine.api_key}"} if engine.api_key else {})
         try:
@@ -97,15 +103,55 @@ def fetch_with(timeout_s: float) -> Fetch:
             response = connection.getresponse()
             if response.status != 200:
                 raise FetchError(FetchFailure.STATUS, response.status)
-            return response.read(MOST_BODY_BYTES)
-        except (TimeoutError, socket.gaierror, ConnectionRefusedError) as error:
-            raise FetchError(FetchFailure.TIMEOUT if isinstance(error, TimeoutError) else FetchFailure.REFUSED) from None
-        except (OSError, http.client.HTTPException, ValueError):
-            raise FetchError(FetchFailure.BROKEN) from None
+            return _body(response, until_s)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _failed(error, engine) from None
         finally:
             connection.close()
 
     return fetch
+
+
+def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
+    parts, left = [], MOST_BODY_BYTES
+    while left > 0 and (part := response.read1(min(left, CHUNK_BYTES))):
+        parts.append(part)
+        left -= len(part)
+        if time.monotonic() > until_s:
+            raise TimeoutError
+    return b"".join(parts)
+
+
+def _failed(error: Exception, engine: Engine) -> FetchError:
+    match error:
+        case TimeoutError():
+            return FetchError(FetchFailure.TIMEOUT)
+        case ConnectionRefusedError():
+            return FetchError(FetchFailure.REFUSED)
+        case socket.gaierror():  # also while the resolver is out of order: nothing has refused
+            said = f"nobody knows the name {engine.host}"
+        case ssl.SSLCertVerificationError():
+            said = f"its certificate is not trusted here ({error.verify_message}); SSL_CERT_FILE names a file of those that are"
+        case ssl.SSLError():
+            said = "what answers there speaks no TLS"
+        case http.client.BadStatusLine() if not isinstance(error, http.client.RemoteDisconnected):
+            said = "what answers there speaks no plain HTTP"
+        case _:
+            said = ""
+    return FetchError(FetchFailure.BROKEN, said=said)
+
+
+def without_secrets(url: str) -> str:
+    """A URL as it was given, without user, password, query and fragment.
+
+    >>> without_secrets("http://joe:secret@host:4318/v1?key=secret"), without_secrets("joe:secret@host:4317")
+    ('http://host:4318/v1', 'host:4317')
+    """
+    return re.sub(r"[?#].*", "", re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL), flags=re.DOTALL)
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _key(path: str) -> str:

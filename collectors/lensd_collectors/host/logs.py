@@ -26,6 +26,8 @@ LONGEST_LINE_BYTES: Final = 1024 * 1024
 
 def last_line_with(path: Path, mark: bytes) -> str:
     """The last whole line of a file that holds `mark`, looked for backwards through at most 256 MiB; "" where there is none."""
+    if not path.is_file():  # to open a pipe is to wait for its writer
+        return ""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)

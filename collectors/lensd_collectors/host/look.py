@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from lensd_collectors import conventions
-from lensd_collectors.host.engine import Engine, Fetch, FetchError, FetchFailure
+from lensd_collectors.host.engine import Engine, Fetch, FetchError, FetchFailure, without_secrets
 from lensd_collectors.host.facts import from_models
 from lensd_collectors.host.place import PROC, Place, PlaceKind, place_of
 from lensd_collectors.host.process import is_local, listener
@@ -28,6 +28,7 @@ ENVIRONMENT: Final = (
     "LENSD_ENGINE", "LENSD_OTLP", "LENSD_TOKEN_FILE", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "VLLM_PLUGINS", "VLLM_USE_RUST_FRONTEND",
 )  # fmt: skip
 SET_ONLY: Final = ("LENSD_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_RESOURCE_ATTRIBUTES")
+ENDPOINTS: Final = frozenset({"LENSD_OTLP", "otlp-traces-endpoint"})
 SET: Final = "set"
 RESOURCE_ENGINE: Final = "OTEL_RESOURCE_ATTRIBUTES lensd.engine"
 """Name under which the engine's name in the resource attributes is kept."""
@@ -66,6 +67,11 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     log_plugins: tuple[str, ...] | None = None  # stat-logger plugins that its log names
     export_failed: bool = False  # its log says that spans did not get out
     reasons: tuple[str, ...] = ()
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether what answers has said something that only an engine says."""
+        return bool(self.version or self.models or self.names)
 
 
 Find = Callable[[Engine], psutil.Process | None]
@@ -153,7 +159,7 @@ def _healthy(engine: Engine, fetch: Fetch, reasons: list[str]) -> bool:
 
 def _said(error: FetchError) -> str:
     words = {FetchFailure.REFUSED: "nothing listens there", FetchFailure.TIMEOUT: "no answer in time", FetchFailure.BROKEN: "broken off"}
-    return words.get(error.why, f"answers {error.status}")
+    return error.said or words.get(error.why, f"answers {error.status}")
 
 
 def _listening(engine: Engine) -> psutil.Process | None:
@@ -208,7 +214,7 @@ def flags_of(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
         elif name in FLAGS:
             after = command[number + 1] if number + 1 < len(command) else ""
             text = value if equals else "" if after.startswith("-") else after
-            found[name] = (*found.get(name, ()), re.sub(r"(?<=://)[^/@\s]*@", "", text))
+            found[name] = (*found.get(name, ()), without_secrets(text) if name in ENDPOINTS else text)
     return found
 
 
@@ -227,7 +233,7 @@ def _kept(environment: Mapping[str, str]) -> dict[str, str]:
         name, _, value = pair.partition("=")
         if name.strip() == conventions.ENGINE and value.strip():
             kept[RESOURCE_ENGINE] = unquote(value.strip())
-    return {name: re.sub(r"(?<=://)[^/@\s]*@", "", value) for name, value in kept.items()}
+    return {name: without_secrets(value) if name in ENDPOINTS else value for name, value in kept.items()}
 
 
 def _is_rust(process: psutil.Process, command: Sequence[str], environment: Mapping[str, str] | None) -> bool | None:
@@ -278,6 +284,8 @@ def _listed(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _tail(path: Path) -> str:
+    if not path.is_file():  # to open a pipe is to wait for its writer
+        return ""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))

@@ -5,6 +5,7 @@ Read from outside, as whoever asks may read it; nothing is opened but what /proc
 
 import os
 import re
+import stat
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -62,11 +63,14 @@ def _of_stream(pid: int, number: int, proc: Path, pods: Path) -> Place:
 def _of_file(link: Path, target: str) -> Place:
     """A file by its name, where that names the same file here: a container has names of its own."""
     try:
-        same = os.path.samestat(os.stat(link), os.stat(target))
+        named = os.stat(target)
+        same, is_file = os.path.samestat(os.stat(link), named), stat.S_ISREG(named.st_mode)
     except OSError:
-        same = False
+        same = is_file = False
     if not target.startswith("/") or not same:
         return Place(PlaceKind.FILE, why=f"its output goes to {target}, which is not to be had under that name here")
+    if not is_file:
+        return Place(PlaceKind.FILE, why=f"its output goes to {target}, which is no regular file")
     if not os.access(target, os.R_OK):
         return Place(PlaceKind.FILE, why=f"its output goes to {target}, which this user may not read")
     return Place(PlaceKind.FILE, spec=target)

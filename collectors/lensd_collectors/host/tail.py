@@ -1,6 +1,7 @@
 """Follows a log file by its inode through rotation and truncation; gives each whole line once, with its number."""
 
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ __all__ = ["MOST_LINE_BYTES", "Line", "Tail"]
 CHUNK_BYTES: Final = 256 * 1024
 MOST_LAG_BYTES: Final = 64 * 1024 * 1024
 SKIPPED: Final = Standing(State.FOLLOWED, "it was written faster than the rate allows: a part was skipped")
+NO_FILE: Final = Standing(State.MISSING, "it is no regular file")
 PRINT_BYTES: Final = 64  # of what was read last: tells an appended file from one written anew
 
 
@@ -69,6 +71,10 @@ class Tail:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             self._standing = why(error)
+            return False
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            self._standing = NO_FILE
             return False
         self._standing = FOLLOWED
         self._fd, self._offset, self._number = fd, 0, 0

@@ -29,7 +29,7 @@ class Exchange(Record, eq=False, kw_only=True):
     room: int = MOST_HELD_BYTES
 
     def start(self, status: int, headers: Any) -> None:
-        self.status = status
+        self.status = int(status)  # vLLM gives an HTTPStatus too
         for name, value in headers:
             if name == b"content-type":
                 self.is_sse = value.startswith(b"text/event-stream")

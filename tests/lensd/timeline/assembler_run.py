@@ -1,7 +1,7 @@
 """A store and an assembler that a test feeds and steps, under a clock that it sets."""
 
 from judged_house import T0, S
-from lensd_collectors.rows import Event, SpanRow
+from lensd_collectors.rows import Event, RequestRow, SpanRow
 
 from lensd.store import queries
 from lensd.store.arrow import batch_of
@@ -36,3 +36,8 @@ class Run:
     def one(self):
         (row,) = self.rows()
         return row
+
+    def last_rows(self):
+        """The last revision of each request, as structs."""
+        with self.store.cursor() as cursor:
+            return queries.structs(cursor, RequestRow, "select * from requests")

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
-from lensd_collectors import otlp
+from lensd_collectors import otlp, span_json
 from lensd_collectors.export import Backoff, Exporter
 from lensd_collectors.post import Post, Reply, Result, judge, parse_retry_after
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -207,3 +207,17 @@ def test_only_what_leaves_the_machine_is_compressed(endpoint: str, coding: str |
     ((data, headers),) = asked
     assert headers.get("Content-Encoding") == coding
     assert (gzip.decompress(data) if coding else data) == b"{}"
+
+
+class Counted(int):
+    """A whole number of a class of its own, as an HTTPStatus is, that nobody may compare with every number there is."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError(f"compared with {other}")
+
+
+def test_a_whole_number_of_another_class_is_written_at_once() -> None:
+    assert otlp.any_value(Counted(400)).int_value == "400"
+    assert json.loads(span_json.pairs({"status": Counted(401)})) == {"key": "status", "value": {"intValue": "401"}}
