@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-gateway soak-gateway clean
+.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-gateway soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -67,6 +67,9 @@ bench-judge: setup ## requests a second of CPU that are assembled and judged
 
 bench-timeline: setup ## memory of 10,000 open requests and a million spans
 	@cd bench && ../$(PY) bench_timeline.py
+
+bench-frontend: setup ## 200 prompts of 100,000 characters at once on a real engine: front end, not queue
+	@$(PY) bench/bench_frontend.py $(BENCH_ARGS)
 
 bench-gateway: setup ## our gateway beside no proxy, nginx and LiteLLM, on two cores; BENCH_ARGS=--quick for a short look
 	@$(PY) bench/bench_gateway.py $(BENCH_ARGS)

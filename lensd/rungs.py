@@ -186,6 +186,7 @@ NOTES: Final = (
     "Of a request that vLLM itself says nothing of (refused, left by its caller, open, lost with the engine), what middleware or gateway "
     "saw is there, and queue, prefill and decode are estimated from the scrapes of those seconds and marked so.",
     "At rung 3b the time of a refused request is auth/routing, from the middleware; of a served one it is not observed below rung 5.",
+    "What dies with vLLM's whole process in its first 30 s is told by nobody behind it: a gateway or a client saw it.",
     "What passes before the middleware's first line (HTTP parsing, waiting for the event loop) is seen by a gateway or a client only.",
     "Processes and GPUs are watched at every rung where the agent runs on the engine's host; elsewhere a death is told by the log, or is "
     "as possible as an orderly stop.",

@@ -125,8 +125,10 @@ def _is_engines(span: Span, request: RequestEvidence) -> bool:
         return False
     if request.entry is None and request.signals:
         return _overlaps(request, span)
+    if request.gateway is not None:  # the middleware's span, which lies between the two, never came
+        return request.middleware is None and _has_id(span, request) and _overlaps(request, span)
     if request.entry is not None:
-        return request.gateway is None and span.parent_span_id == request.parent_span_id and _overlaps(request, span)
+        return span.parent_span_id == request.parent_span_id and _overlaps(request, span)
     others = request.engine_spans
     if split_over([*map(of_span, others), of_span(span)]) is not None:
         return True  # the same id on two engines: one read the prompt, the other went on with it
@@ -134,8 +136,12 @@ def _is_engines(span: Span, request: RequestEvidence) -> bool:
 
 
 def _may_share_id(span: Span, request: RequestEvidence) -> bool:
+    return not bases(request) or of_span(span).engine_id is None or _has_id(span, request)
+
+
+def _has_id(span: Span, request: RequestEvidence) -> bool:
     known, name = bases(request), of_span(span).engine_id
-    return not known or name is None or name in known or engine_base(name) in known
+    return name is not None and (name in known or engine_base(name) in known)
 
 
 def _overlaps(request: RequestEvidence, span: Span) -> bool:

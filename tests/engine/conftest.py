@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from checkout import ENGINE_STARTS_LIMIT, ROOT, engine_starts, serving
 from gateway_real import Receiver
+from plugged import MIDDLEWARE, plugged
 
 Engine = Any  # tools/engine/serve.py's, which is loaded by its path
 
@@ -99,6 +100,31 @@ class Renewed:
         self.engine.stop()
         self.engine = self._starter.start(f"{self._name}-again", port=self.engine.port, **self._given)
         return self.engine
+
+    def ready(self) -> Engine:
+        """The engine, a new one where a test has killed the last."""
+        return (self.engine if self.engine.running else self.renew()).wait_ready()
+
+
+@pytest.fixture(scope="session")
+def engine_plugged(
+    engine_starter: Starter, engine_otlp_port: int, engine_token: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Renewed]:
+    """Nine KV-cache blocks for four slots, a queue of 16, a key; plugin, middleware and vLLM's spans tell `engine_otlp_port`.
+
+    Nothing says what it is called: by all three it is `engine.host`.
+    """
+    options = (
+        *MIDDLEWARE, "--num-gpu-blocks-override", "9", "--max-num-queued-reqs", "16", "--enable-per-request-metrics",
+    )  # fmt: skip
+    environment = plugged(tmp_path_factory.mktemp("installed"), f"http://127.0.0.1:{engine_otlp_port}", LENSD_TOKEN=engine_token)
+    given = {"api_key": "sk-of-the-plugged", "options": options, "environment": environment}
+    renewed = Renewed(engine_starter, "engine-plugged", given)
+    try:
+        renewed.engine.wait_ready()
+        yield renewed
+    finally:
+        renewed.engine.stop()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from checkout import serving
 from lensd_collectors.gateway import keys
+from recorded import Body, body_of
 
 from lensd.supervise import Part, Supervisor, answers
 
@@ -39,12 +40,14 @@ class Receiver:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.acts: list[str] = []
+        self.bodies: list[Body] = []  # all that came, as the daemon would keep it
         self._came = threading.Condition()
         receiver = self
 
         class Door(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.bodies.append(body_of(self.path, self.headers["Content-Type"], self.headers["Content-Encoding"], body))
                 receiver._take(json.loads(gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body))
                 self.send_response(200)
                 self.send_header("Content-Length", "0")

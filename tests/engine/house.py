@@ -21,8 +21,9 @@ from lensd.supervise import Part, Supervisor, answers
 class House:
     """The running parts; `lensd` runs the command line against them."""
 
-    def __init__(self, folder: Path, engine, otlp_port: int, token: str) -> None:
-        self.folder, self.engine, self.token = folder, engine, token
+    def __init__(self, folder: Path, engine, otlp_port: int, token: str, name: str = "e0") -> None:
+        """`name` is what gateway and agent call the engine."""
+        self.folder, self.engine, self.token, self.name = folder, engine, token, name
         self.store = folder / "store"
         self.config = folder / "lensd.toml"
         self.otlp_url = f"http://127.0.0.1:{otlp_port}"
@@ -36,8 +37,12 @@ class House:
         self.client = Client(f"http://{self.api}", token)
 
     def _write_config(self, otlp_port: int) -> None:
-        engine = f'{{ name = "e0", url = "{self.engine.url}" }}'
-        watched = f'{{ name = "e0", url = "{self.engine.url}", log = "{self.engine.log}", model_dir = "{self.engine.root}/model" }}'
+        reached = f'name = "{self.name}", url = "{self.engine.url}"'
+        if self.engine.api_key:
+            (self.folder / "engine.key").write_text(self.engine.api_key)
+            reached += f', api_key_file = "{self.folder}/engine.key"'
+        engine = f"{{ {reached} }}"
+        watched = f'{{ {reached}, log = "{self.engine.log}", model_dir = "{self.engine.root}/{self.engine.model_dir}" }}'
         export = f'export_url = "{self.otlp_url}"\ntoken_file = "{self.folder}/token"\n'
         self.config.write_text(
             f'[serve]\nstore = "{self.store}"\notlp = "127.0.0.1:{otlp_port}"\napi = "{self.api}"\ntoken_file = "{self.folder}/token"\n'

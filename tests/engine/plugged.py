@@ -47,9 +47,9 @@ class Event(NamedTuple):
 
 
 class Told:
-    """An OTLP/HTTP door on a free port that keeps spans, events and the last value of each metric series, whoever sends them."""
+    """An OTLP/HTTP door that keeps spans, events and the last value of each metric series, whoever sends them; port 0: a free one."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.spans: list[Span] = []
         self.events: list[Event] = []
         self.series: dict[tuple[str, frozenset[tuple[str, Any]]], float] = {}
@@ -70,7 +70,7 @@ class Told:
 
             def log_message(self, *_: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Door)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

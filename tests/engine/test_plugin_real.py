@@ -5,7 +5,7 @@ import re
 
 import pytest
 from gateway_real import Caller, ask, count, running, seconds_until
-from plugged import MIDDLEWARE, Told, plugged
+from plugged import Told
 
 pytestmark = pytest.mark.engine
 
@@ -17,18 +17,21 @@ STAGES = {"queue": "time_in_queue", "prefill": "time_in_model_prefill", "decode"
 
 
 @pytest.fixture(scope="module")
-def told():
-    made = Told()
+def told(engine_otlp_port):
+    made = Told(engine_otlp_port)
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def engine(engine_starter, told, tmp_path_factory):
-    """With both parts of lensd and vLLM's own spans and times; nothing says what it is called."""
-    options = (*MIDDLEWARE, "--otlp-traces-endpoint", f"{told.url}/v1/traces", "--enable-per-request-metrics")
-    environment = plugged(tmp_path_factory.mktemp("installed"), told.url)
-    yield from engine_starter.run("plugged", options=options, environment=environment)
+def engine(engine_plugged, told):
+    return engine_plugged.ready()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def log_before(engine):
+    """How long the engine's log was before these tests: others make it write of errors."""
+    return engine.log.stat().st_size
 
 
 def chat(engine, request_id, *, headers=None, path=CHAT, **more):
@@ -157,10 +160,12 @@ def test_everything_is_under_the_name_that_the_agent_has_for_the_engine(engine, 
     assert inside(told, "named").attributes["lensd.engine"] == records(told, "chatcmpl-named")[0].attributes["lensd.engine"] == engine.host
 
 
-def test_the_engines_log_knows_the_plugin_and_no_error(engine, told):
+def test_the_engines_log_knows_the_plugin_and_no_error(engine, told, log_before):
     chat(engine, "logged")
-    log = engine.log.read_text(errors="replace")
-    assert "- lensd -> lensd_collectors.vllm.plugin:LensdStatLogger" in log
-    odd = [line for line in log.splitlines() if ODD.search(line) and "`other` does not exist" not in line]  # that one was asked for
+    log = engine.log.read_bytes().decode(errors="replace")
+    start, own = log[: log.index("Application startup complete")], engine.log.read_bytes()[log_before:].decode(errors="replace")
+    assert "- lensd -> lensd_collectors.vllm.plugin:LensdStatLogger" in start
+    asked_for = "`other` does not exist"
+    odd = [line for line in (start + own).splitlines() if ODD.search(line) and asked_for not in line]
     assert odd == []
     assert json.loads(ask(engine, "/v1/models").body)["data"]

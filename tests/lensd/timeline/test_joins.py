@@ -101,3 +101,16 @@ def test_a_callers_span_above_several_calls_belongs_to_none_and_those_below_it_t
     served = [middleware(f"0{n}" * 8, f"c{n}" * 8, "same", n * 300 + 2, n * 300 + 190, first=n * 300 + 40) for n in range(2)]
     found = told(run, *tries, *served)
     assert [(r.row.span_id, r.row.client_source, r.row.total_ms) for r in found] == [(f"0{n}" * 8, "client", 200.0) for n in range(2)]
+
+
+def test_behind_a_gateway_the_engines_span_is_joined_by_its_id_where_the_middlewares_never_came(story):
+    story.gateway(0, 200, **{c.RESPONSE_ID: "chatcmpl-req-1"}).auth(0, 2).upstream(2, 199, first=100, last=190)
+    story.engine(5, 192, queue=10, prefill=20, decode=60, parent="7f" * 8, **{c.ENGINE_REQUEST_ID: "chatcmpl-req-1"})
+    request = story.one()
+    assert (request.row.queue_source, request.row.queue_ms, request.row.frontend_ms) == ("llm_request", 10.0, None)
+
+
+def test_an_engines_span_of_another_id_is_not_the_gateways_for_being_in_its_trace(story):
+    story.gateway(0, 200, **{c.RESPONSE_ID: "chatcmpl-req-1"}).auth(0, 2).upstream(2, 199, first=100, last=190)
+    story.engine(5, 192, queue=10, prefill=20, decode=60, parent="7f" * 8, **{c.ENGINE_REQUEST_ID: "chatcmpl-req-2"})
+    assert sorted(str(each.row.request_id) for each in story.told()) == ["chatcmpl-req-2", "req-1"]
