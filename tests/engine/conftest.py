@@ -69,18 +69,6 @@ def engine(engine_starter: Starter) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def engine_one_slot(engine_starter: Starter) -> Iterator[Engine]:
-    """The same with one slot: a second request waits in the queue."""
-    yield from engine_starter.run("engine-one-slot", max_num_seqs=1)
-
-
-@pytest.fixture(scope="session")
-def engine_nine_blocks(engine_starter: Starter) -> Iterator[Engine]:
-    """The same with nine KV-cache blocks (1,152 tokens): four long requests preempt each other."""
-    yield from engine_starter.run("engine-nine-blocks", options=("--num-gpu-blocks-override", "9"))
-
-
-@pytest.fixture(scope="session")
 def records() -> Iterator[Receiver]:
     """What gateways and the middleware in an engine export."""
     receiver = Receiver()

@@ -25,7 +25,8 @@ def engine_name(argv: Sequence[str], endpoint: str, host_name: str) -> str:
         return ""
     if host in _EVERYWHERE:
         host = "127.0.0.1" if _host_of(endpoint) in _LOOPBACK else host_name
-    return f"{host.strip('[]').lower()}:{int(port)}" if host else ""
+    host = host.strip("[]").lower()
+    return f"{f'[{host}]' if ':' in host else host}:{int(port)}" if host else ""
 
 
 def _option(argv: Sequence[str], name: str) -> str | None:
