@@ -14,7 +14,7 @@ HERE, ELSEWHERE = "http://127.0.0.1:4318", "http://lensd.example:4318"
     [
         ("--host 127.0.0.1 --port 8100", ELSEWHERE, "127.0.0.1:8100"),
         ("--host=gpu-1.Example --port=8100", HERE, "gpu-1.example:8100"),
-        ("--host ::1", HERE, "::1:8000"),
+        ("--host ::1", HERE, "[::1]:8000"),
         ("", HERE, "127.0.0.1:8000"),  # it listens everywhere, and whoever watches it is here
         ("--host 0.0.0.0 --port 8100", HERE, "127.0.0.1:8100"),
         ("--host 0.0.0.0 --port 8100", "localhost:4318", "127.0.0.1:8100"),
