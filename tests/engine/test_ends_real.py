@@ -77,12 +77,16 @@ def test_an_engine_that_is_too_busy_and_callers_that_leave_its_line(house, door)
     for _ in range(25):
         fill()
     seconds_until(lambda: waiting(house.engine) >= 12)
-    asked, answers = name_of(door, house, "too-busy"), []
     whole = {**LONG, "stream": False}  # a stream is told inside a 200
-    thread = in_background(lambda: answers.append(ask(door, CHAT, whole, headers={"X-Request-Id": asked})))
-    while thread.is_alive():  # the gateway tries again for a while
-        fill()
-        thread.join(0.2)
+    for number in range(8):
+        asked, answers = name_of(door, house, f"too-busy-{number}"), []
+        headers = {"X-Request-Id": asked}
+        thread = in_background(lambda: answers.append(ask(door, CHAT, whole, headers=headers)))  # noqa: B023 - joined below
+        while thread.is_alive():  # the gateway tries again for a while, and one of its attempts may find a place
+            fill()
+            thread.join(0.1)
+        if answers[0].status == 503:
+            break
     assert answers[0].status == 503
     for caller in callers:
         caller.leave()
