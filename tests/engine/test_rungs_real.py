@@ -114,7 +114,8 @@ def test_front_end_is_taken_from_whom_the_page_says(at, story):
         assert own["started_at"] == arrived > both["started_at"]  # the middleware has it before vLLM calls it arrived
         token_ms = both["prefill_ms"] + both["queue_ms"]  # from the middleware's first line to the first token
         arrived_ms = 1000 * (arrived - both["started_at"]).total_seconds()
-        assert arrived_ms + first - 1.0 <= token_ms <= both["ttft_ms"] + 1.0  # text may come some tokens later
+        # text may come some tokens later; 5 ms: the engine's arrival is by the wall clock, all else is not
+        assert arrived_ms + first - 5.0 <= token_ms <= both["ttft_ms"] + 5.0
         assert token_ms == pytest.approx(story.first_ms[ident], abs=30.0)  # by the caller's own clock
 
 
@@ -153,8 +154,8 @@ def test_without_ids_each_fault_is_named_in_its_time_and_nothing_else(at, story,
             assert sure == {"likely" if key == "1" else "possible"}
         else:
             assert sure <= {"likely", "certain"}, label
-    [slots] = {"max_num_seqs" in row["evidence"] for row in named(house, QUEUE)}
-    assert slots == (key == "1")
+    slots = {"max_num_seqs" in row["evidence"] for row in named(house, QUEUE)}  # at one tick or another
+    assert (True in slots) == (key == "1")
     assert not house.rows("select * from findings where request_key is not null")
 
 
