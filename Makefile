@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-gateway soak-gateway clean
+.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -70,6 +70,9 @@ bench-timeline: setup ## memory of 10,000 open requests and a million spans
 
 bench-frontend: setup ## 200 prompts of 100,000 characters at once on a real engine: front end, not queue
 	@$(PY) bench/bench_frontend.py $(BENCH_ARGS)
+
+bench-overhead: setup ## tokens/s and CPU a token of a real engine with plugin and middleware, beside one without; BENCH_ARGS=--quick for a short look
+	@$(PY) bench/bench_overhead.py $(BENCH_ARGS)
 
 bench-gateway: setup ## our gateway beside no proxy, nginx and LiteLLM, on two cores; BENCH_ARGS=--quick for a short look
 	@$(PY) bench/bench_gateway.py $(BENCH_ARGS)

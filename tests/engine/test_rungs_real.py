@@ -146,9 +146,10 @@ def test_without_ids_each_fault_is_named_in_its_time_and_nothing_else(at, story,
     for label, (begun, ended) in story.when.items():
         rows = named(house, label)
         assert {row["engine"] for row in rows} == {NAME}, label
-        [since] = house.rows(f"select distinct epoch_us(since_at) as at from findings where label = '{label}'")
-        print(f"rung {key}: {label} since {(since['at'] - begun) / 1e6:.1f} s after it began, {rows[0]['confidence']}")
-        assert begun - 1_500_000 <= since["at"] <= ended, label
+        since = [each["at"] for each in house.rows(f"select distinct epoch_us(since_at) as at from findings where label = '{label}'")]
+        first = (min(since) - begun) / 1e6  # with a log beside the scrapes a later tick may know of an earlier beginning
+        print(f"rung {key}: {label} since {first:.1f} s after it began, {rows[0]['confidence']}")
+        assert begun - 1_500_000 <= min(since) <= max(since) <= ended, label
         sure = {row["confidence"] for row in rows}
         if label == CRASH:  # its log says nothing of a stop, and a scrape nothing at all
             assert sure == {"likely" if key == "1" else "possible"}

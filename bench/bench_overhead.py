@@ -1,0 +1,126 @@
+"""What plugin and middleware cost a real vLLM: tokens/s and processor time a token, beside the same server without them.
+
+usage: bench_overhead.py [--pairs N] [--seconds S] [--quick] [--alike]
+
+Needs .engine. Two servers are up, one plain and one that tells a sink; they take turns at the same requests, the order swapped
+each pair. Prints a table and, as its last line, one JSON object; a full run is also kept in bench/results/overhead.json. Exits 0
+only if the upper end of the 95 % interval of what is lost of the tokens/s holds the budget.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvloop
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engine")]
+
+from checkout import ENGINE, serving  # noqa: E402
+from gateway.process import BenchError  # noqa: E402
+from overhead import figures, servers, sink  # noqa: E402
+from overhead.figures import FIGURES, LEAST_PAIRS, Pair  # noqa: E402
+from overhead.pairs import Pairs  # noqa: E402
+
+PAIRS, SECONDS = 24, 5.0
+QUICK_PAIRS, QUICK_SECONDS = 4, 2.0
+ASIDE = ROOT / ".bench" / "overhead"
+
+
+async def measure(folder: Path, number: int, seconds: float, *, alike: bool) -> list[Pair]:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # uvloop calls no other handler while it runs
+    async with sink.listening() as told, servers.running(folder, told.port, alike=alike) as both:
+        gc.freeze()
+        gc.disable()
+        return await Pairs(both, None if alike else told, seconds).measure(number)
+
+
+def document(pairs: Sequence[Pair]) -> dict[str, object]:
+    found = {
+        f"{arm}_{name}": {"value": round(value, FIGURES[name].digits), "unit": FIGURES[name].unit}
+        for arm, of_arm in figures.medians(pairs).items()
+        for name, value in of_arm.items()
+    }
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    return {
+        "bench": "overhead", "commit": commit, "machine": machine, "figures": {"pairs": {"value": len(pairs), "unit": "pair"}, **found},
+        "ratios": figures.ratios(pairs), "budgets": figures.budgets(pairs),
+    }  # fmt: skip
+
+
+def report(pairs: Sequence[Pair], *, is_kept: bool) -> bool:
+    """Prints everything; whether all budgets hold."""
+    decided = figures.budgets(pairs)
+    print(figures.table(pairs))
+    print()
+    for budget in decided:
+        verdict = "held" if budget["held"] else "not decided" if budget["value"] is None else "NOT HELD"
+        print(f"{budget['name']:<58}{budget['limit']:>8}{budget['value'] if budget['value'] is not None else '-':>10}  {verdict}")
+    line = json.dumps(document(pairs))
+    if is_kept:
+        (ROOT / "bench" / "results" / "overhead.json").write_text(line + "\n")
+    print(line)
+    return all(budget["held"] for budget in decided)
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What plugin and middleware cost a real vLLM.")
+    parser.add_argument("--pairs", type=_pairs, help=f"an even number; default: {PAIRS}, with --quick {QUICK_PAIRS}")
+    parser.add_argument("--seconds", type=_seconds, help=f"of a half pair, about; default: {SECONDS:g}, with --quick {QUICK_SECONDS:g}")
+    parser.add_argument("--quick", action="store_true", help=f"a short look; the budget needs {LEAST_PAIRS} pairs")
+    parser.add_argument("--alike", action="store_true", help="both servers plain: what is found where there is nothing to find")
+    arguments = parser.parse_args()
+    arguments.pairs = arguments.pairs or (QUICK_PAIRS if arguments.quick else PAIRS)
+    arguments.seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+    return arguments
+
+
+def _pairs(text: str) -> int:
+    number = int(text)
+    if number < 2 or number % 2:
+        raise argparse.ArgumentTypeError(f"{number} is no even number from 2 on: each order is to come as often as the other")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 60:
+        raise argparse.ArgumentTypeError(f"{text} does not lie in 0.1 to 60")
+    return seconds
+
+
+def end_in_order(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    arguments = read_arguments()
+    if lacking := serving.missing(ENGINE):
+        print(f"bench-overhead: {lacking}", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, end_in_order)
+    try:
+        pairs = uvloop.run(measure(ASIDE, arguments.pairs, arguments.seconds, alike=arguments.alike))
+    except (BenchError, serving.EngineError) as error:
+        print(f"bench-overhead: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    is_kept = not arguments.quick and not arguments.alike and len(pairs) >= LEAST_PAIRS
+    return 0 if report(pairs, is_kept=is_kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
