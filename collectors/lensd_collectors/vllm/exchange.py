@@ -15,6 +15,8 @@ from lensd_collectors.otlp import Attributes
 from lensd_collectors.scrub import scrub
 
 MOST_HELD_BYTES: Final = 1 << 20  # of a reply that is no stream; nothing is read in a larger one
+MOST_UNREAD: Final = 64  # chunks of a stream that are read in one go
+LONG_CHUNK: Final = 1 << 16
 
 
 class Exchange(Record, eq=False, kw_only=True):
@@ -25,6 +27,7 @@ class Exchange(Record, eq=False, kw_only=True):
     is_caller_gone: bool = False
     last_content: int = 0  # stamp of the last event with generated text
     raised: str = ""
+    unread: list[tuple[bytes, bool, int]] = msgspec.field(default_factory=list)  # body messages noted and not looked at yet
     held: list[bytes] = msgspec.field(default_factory=list)  # body so far, where it is no stream
     room: int = MOST_HELD_BYTES
 
@@ -39,33 +42,31 @@ class Exchange(Record, eq=False, kw_only=True):
                 self.scanner = Scanner()
                 self.facts = self.scanner.facts
 
-    def body(self, data: bytes, more: bool, now: int) -> None:
-        """Takes note of a body message, which is handed on as it is; after the caller has left nobody gets it."""
-        if data and not self.is_caller_gone:
-            if not self.first_byte:
-                self.first_byte = self.first_out = now
-            elif now - self.last_byte > self.max_gap:
-                self.max_gap = now - self.last_byte
-            self.last_byte = now
-            self.bytes_out += len(data)
-            scanner = self.scanner
-            if scanner is not None:
-                before = scanner.content_chunks
-                scanner.feed(data)
-                if scanner.content_chunks != before:
-                    self._content(now)
-            else:
-                self._hold(data)
-        if not more:
-            self.is_finished = True
+    def note(self, data: bytes, more: bool, now: int) -> None:
+        """Takes note of a body message, which is handed on as it is.
+
+        A stream's are read several at once: between two steps of an engine nothing of ours is left in the processor's caches, and
+        one by one they would cost ten times as much.
+        """
+        self.unread.append((data, more, now))
+        if len(self.unread) >= MOST_UNREAD or not more or self.scanner is None or len(data) > LONG_CHUNK:
+            self.read()
+
+    def read(self) -> None:
+        """Reads what was noted; to be called before anything that it may have changed is looked at."""
+        unread, self.unread = self.unread, []
+        for data, more, now in unread:
+            self._body(data, more, now)
 
     def gone(self) -> None:
         """The server told of a disconnect; after the last body message that is only the end."""
+        self.read()
         if not self.is_finished:
             self.is_caller_gone = True
 
     def close(self, now: int, scope: Any) -> None:
         """Nothing more comes: judges how it ended. In `scope` the app has left its route, and vLLM its count of tokens."""
+        self.read()
         self.ended = now
         if (scanner := self.scanner) is not None:
             before = scanner.content_chunks
@@ -107,6 +108,26 @@ class Exchange(Record, eq=False, kw_only=True):
                 message=self.error_message,
             )
         ]
+
+    def _body(self, data: bytes, more: bool, now: int) -> None:
+        """One message; after the caller has left nobody gets it."""
+        if data and not self.is_caller_gone:
+            if not self.first_byte:
+                self.first_byte = self.first_out = now
+            elif now - self.last_byte > self.max_gap:
+                self.max_gap = now - self.last_byte
+            self.last_byte = now
+            self.bytes_out += len(data)
+            scanner = self.scanner
+            if scanner is not None:
+                before = scanner.content_chunks
+                scanner.feed(data)
+                if scanner.content_chunks != before:
+                    self._content(now)
+            else:
+                self._hold(data)
+        if not more:
+            self.is_finished = True
 
     def _content(self, stamp: int) -> None:
         self.first_content = self.first_content or stamp

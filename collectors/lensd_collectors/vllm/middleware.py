@@ -83,7 +83,7 @@ class LensdMiddleware:
             try:
                 kind = message["type"]
                 if kind == "http.response.body":
-                    exchange.body(message.get("body", b""), message.get("more_body", False), clock())
+                    exchange.note(message.get("body", b""), message.get("more_body", False), clock())
                 elif kind == "http.response.start":
                     message = _opened(exchange, message)
             except Exception as error:  # what the app says goes on to the caller, whatever it is
@@ -149,6 +149,7 @@ class LensdMiddleware:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _report_open(self, exchange: Exchange, now: int) -> None:
+        exchange.read()
         stage, _ = exchange.stage()
         if self._sender is None or now - exchange.received < STARTED_AFTER_NS:
             return

@@ -173,6 +173,17 @@ def test_caller_gone(kept: Kept) -> None:
     assert "lensd.upstream.first_byte_ms" not in attributes
 
 
+def test_what_had_come_before_the_caller_left_counts(kept: Kept) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answer(200, SSE, TEXT, TEXT, ends=False)(scope, receive, send)
+        await receive()
+        await send({"type": "http.response.body", "body": TEXT, "more_body": True})
+
+    call(kept, app, disconnects=True)
+    attributes = said(kept)
+    assert (attributes["lensd.stream.chunks"], attributes["lensd.bytes_sent"]) == ("2", str(2 * len(TEXT)))
+
+
 def test_a_disconnect_after_the_end_is_only_the_end(kept: Kept) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(200, SSE, CHUNK, DONE)(scope, receive, send)

@@ -144,6 +144,20 @@ def test_falling_idle_is_said_at_once_and_then_at_the_engines_own_interval(recor
     assert running == [1.0, 0.0, 0.0]
 
 
+def test_steps_that_were_held_are_counted_with_the_one_that_is_looked_at(recorder: Any, logger: LensdStatLogger, clock: Clock) -> None:
+    for _ in range(3 * plugin.MOST_STEPS):
+        logger.record(scheduler(), iteration())
+        assert len(logger._steps) < plugin.MOST_STEPS
+    logger.record(scheduler(), iteration(finished()))
+    assert [recorder.attributes(event)["gen_ai.response.id"] for event in recorder.events] == ["chatcmpl-r1"]  # no step has to follow
+    clock.now += 0.01
+    logger.record(scheduler(), iteration())
+    logger.record(scheduler(running=0, waiting=0, deferred=0), iteration())
+    generated = [value for (name, _), value in recorder.values().items() if name == "vllm:generation_tokens_total"]
+    assert generated == [8.0 * (3 * plugin.MOST_STEPS + 3)]
+    assert not logger._steps
+
+
 def test_ranks_are_told_apart(recorder: Any, sends: None) -> None:
     together = LensdStatLogger(vllm_config=CONFIG, engine_indexes=[0, 1])  # as an aggregate logger is made
     alone = LensdStatLogger(CONFIG, 3)
