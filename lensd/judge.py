@@ -103,7 +103,7 @@ class Judge:
         with self._store.cursor() as cursor:
             changed = self._assemble(cursor, now)
             standing = self._judge_window(cursor, now)
-            of_requests, stale = self._judge_settled(cursor, [r.row for r in changed if r.row.settled], now)
+            of_requests, stale = self._judge_settled(cursor, [r.row for r in changed if r.row.settled and not r.row.withdrawn], now)
         self._keep([*standing, *of_requests], now)
         hits = [f for f in of_requests if f.request_key not in stale]
         self._move_incidents([*standing, *hits], [r.row for r in changed if r.settled_first], now)
@@ -140,6 +140,8 @@ class Judge:
             with store_errors("assemble requests"):
                 changed = self._assembler.step(cursor, now)
                 self._append({"requests": [r.row for r in changed]})
+                for gone in [r.row.request_key for r in changed if r.row.withdrawn]:
+                    self._unjudged.pop(gone, None)
                 return changed
         except StoreError as error:
             self._assembler.undo()

@@ -86,6 +86,7 @@ class RequestRow(Row, kw_only=True):
     label: str | None = None
     confidence: str | None = None
     src: str | None = None
+    withdrawn: bool | None = None  # it turned out to be a part of another request; the view leaves it out
 
 
 class EngineSample(Row, kw_only=True):
@@ -113,6 +114,8 @@ class EngineSample(Row, kw_only=True):
 
 
 class GpuSample(Row, kw_only=True):
+    """A device (`pid` None), one process on it (`pid` and `pid_used_bytes`), or a process of the host (`gpu` None, `rss_bytes`)."""
+
     seen_at: Instant | None = None
     seq: int | None = None
     host: str | None = None
@@ -132,6 +135,22 @@ class GpuSample(Row, kw_only=True):
     pid_used_bytes: int | None = None
     rss_bytes: int | None = None
     src: str | None = None
+    pid_engine: str | None = None  # the engine whose process it is
+    process: str | None = None
+    ecc_corrected: int | None = None
+    retired_pages: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    mem_util: float | None = None  # 0..1
+    sm_max_mhz: float | None = None
+    power_limit_w: float | None = None
+    temp_slowdown_c: float | None = None
+    mig: str | None = None
+    unified: bool | None = None  # the host's memory is the device's
 
 
 class SpanRow(Row, kw_only=True):
@@ -192,6 +211,7 @@ class ConfigFact(Row, kw_only=True):
     value: str | None = None
     was: str | None = None
     src: str | None = None
+    origin: str | None = None  # flag, effective, model, measured, derived or device; None: as flag
 
 
 class HttpExchange(Row, kw_only=True):

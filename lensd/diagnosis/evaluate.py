@@ -208,7 +208,7 @@ def finding_of(book: Runbook, row: Mapping[str, Any]) -> Finding:
         severity=book.severity,
         confidence=Confidence(row.get("confidence") or book.confidence),
         cause=cause,
-        fix=book.fix,
+        fix=row.get("fix") or book.fix,
         evidence=evidence,
         explains=book.explains,
         since_at=microseconds(since) if isinstance(since, datetime) else None,

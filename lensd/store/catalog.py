@@ -12,7 +12,7 @@ from lensd_collectors.rows import TABLES
 
 from lensd.errors import StoreBusyError, StoreError, StoreFailedError
 from lensd.store.interface import Batch
-from lensd.store.schema import REVISED, create_tables, statements
+from lensd.store.schema import REVISED, WITHDRAWN, create_tables, statements
 
 HELD: Final = "memory.held"
 """Schema of the in-memory tables: all of a memory store, and the overlay of a read-only folder store."""
@@ -78,11 +78,12 @@ class Catalog:
         )
         every = f"{HELD}.every_{table}"
         self.connection.execute(f"CREATE OR REPLACE VIEW {every} AS {ordered}")
+        shown = f" AND this.{WITHDRAWN[table]} IS NOT TRUE" if table in WITHDRAWN else ""
         self.connection.execute(
             f"CREATE OR REPLACE VIEW memory.main.{table} AS SELECT this.* EXCLUDE (appended) FROM {every} this"
             f" WHERE NOT EXISTS (SELECT 1 FROM {every} newer WHERE newer.{key} = this.{key} AND newer.revision > this.revision)"
             f" AND NOT EXISTS (SELECT 1 FROM {every} twin WHERE twin.{key} = this.{key} AND twin.revision = this.revision"
-            f" AND twin.appended > this.appended)"
+            f" AND twin.appended > this.appended){shown}"
         )
 
     def insert(self, schema: str, batch: Batch, *after: str) -> None:

@@ -20,6 +20,9 @@ INSTANT_COLUMN: Final[dict[str, str]] = {"requests": "started_at", "spans": "sta
 REVISED: Final[dict[str, str]] = {"requests": "request_key", "incidents": "incident_id"}
 """Tables whose rows carry a revision, and the key the revisions belong to."""
 
+WITHDRAWN: Final[dict[str, str]] = {"requests": "withdrawn"}
+"""Tables whose rows can be taken back, and the column that says so in the last revision."""
+
 _UNSIGNED: Final = frozenset({"request_key"})
 _ARROW: Final[dict[object, pa.DataType]] = {
     Instant: pa.timestamp("us"),

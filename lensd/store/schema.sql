@@ -71,7 +71,8 @@ CREATE TABLE requests (
     streaming_source VARCHAR,  -- which record it was read from
     label VARCHAR,  -- the verdict
     confidence VARCHAR,  -- certain, likely, possible
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    withdrawn BOOLEAN  -- it turned out to be a part of another request; the view leaves it out
 );
 
 -- What an engine said of itself at one instant: one row a scrape, engine and model.
@@ -109,7 +110,7 @@ CREATE TABLE gpu_samples (
     reserved_bytes BIGINT,  -- bytes
     util DOUBLE,  -- 0..1
     sm_mhz DOUBLE,  -- MHz
-    throttle VARCHAR,  -- reasons, comma separated
+    throttle VARCHAR,  -- reasons, comma separated; empty: none; NULL: not told
     temp_c DOUBLE,  -- degrees Celsius
     power_w DOUBLE,  -- watts
     ecc BIGINT,  -- uncorrected errors
@@ -117,7 +118,23 @@ CREATE TABLE gpu_samples (
     pid BIGINT,
     pid_used_bytes BIGINT,  -- bytes
     rss_bytes BIGINT,  -- bytes
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    pid_engine VARCHAR,  -- engine whose process it is
+    process VARCHAR,  -- its name, without arguments
+    ecc_corrected BIGINT,  -- corrected errors
+    retired_pages BIGINT,
+    remapped_rows BIGINT,  -- after uncorrectable errors
+    remap_pending BOOLEAN,
+    remap_failed BOOLEAN,
+    pcie_gen BIGINT,
+    pcie_width BIGINT,  -- lanes
+    pcie_replays BIGINT,
+    mem_util DOUBLE,  -- 0..1, of the memory's bandwidth
+    sm_max_mhz DOUBLE,  -- MHz
+    power_limit_w DOUBLE,  -- watts
+    temp_slowdown_c DOUBLE,  -- degrees Celsius at which clocks are lowered
+    mig VARCHAR,  -- MIG instance
+    unified BOOLEAN  -- the host's memory is the device's
 );
 
 -- Spans as they came.
@@ -175,7 +192,8 @@ CREATE TABLE config_facts (
     name VARCHAR,
     value VARCHAR,
     was VARCHAR,
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    origin VARCHAR  -- flag, effective, model, measured, derived or device; NULL: as flag
 );
 
 -- One request and its answer as one hop saw it; never a 200 body.

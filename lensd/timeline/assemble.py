@@ -28,6 +28,13 @@ def request_key(trace_id: str, span_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{trace_id}/{span_id}".encode(), digest_size=8).digest(), "big")
 
 
+def inner_keys(request: RequestEvidence) -> set[int]:
+    """What this request's parts were keyed by where they were seen before what lies around them."""
+    spans = (request.middleware, request.client, *request.engine_spans)
+    inner = [(request.trace_id, span.span_id) for span in spans if span is not None and span.span_id != request.span_id]
+    return {request_key(*each) for each in (*inner, *request.taken_in)}
+
+
 def assemble(request: RequestEvidence, timeline: Timeline, life: Life, revision: int = 0) -> RequestRow:
     """The row as far as the request is known. Counts and ids come from the best witness, times from the timeline."""
     stages = {s.stage: s for s in timeline.stages}

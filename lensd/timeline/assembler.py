@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from lensd.store.queries import last_requests
 from lensd.timeline.arrivals import answered as answered
 from lensd.timeline.arrivals import sender_started as sender_started
 from lensd.timeline.arrivals import touched as touched
-from lensd.timeline.assemble import assemble
+from lensd.timeline.assemble import assemble, inner_keys
 from lensd.timeline.ears import Ears, Heard, heard_long_ago
 from lensd.timeline.engine_ids import engine_trace, is_engine_trace
 from lensd.timeline.engine_records import told_alone
@@ -191,10 +191,11 @@ class Assembler:
         heard = Ears({key: sign for wait in old if wait is not None for key, sign in wait.heard.items()}, now)
         since = min(traces.values()) - LONGEST_US
         found = _look(cursor, sorted(traces), now, self._limits, since, heard if self._live else heard_long_ago)
-        self._recall(cursor, [r.row for r in found])
+        self._recall(cursor, found)
         self._wait_for(found, traces, heard)
         self._take_in(found)
         changed = []
+        own = {request.row.request_key for request in found}
         for request in found:
             if request.early:
                 continue
@@ -202,7 +203,18 @@ class Assembler:
             if self._revise(request.row, before):
                 first = request.row.settled and (before is None or not before.settled)
                 changed.append(request._replace(settled_first=first))
+            changed += self._withdraw(request, own)
         return changed
+
+    def _withdraw(self, request: Assembled, own: set[int]) -> Iterator[Assembled]:
+        """Takes back what was shown as a request before this one, of which it is a part, was known."""
+        for key in inner_keys(request.evidence) - own:
+            shown = self._last.get(key)
+            if shown is not None and not shown.withdrawn:
+                row = msgspec.structs.replace(shown, withdrawn=True, settled=True, revision=shown.revision + 1)
+                self._in_hand[1].append(key)
+                self._last[key] = row
+                yield request._replace(row=row, look_again=None)
 
     def _wait_for(self, found: Iterable[Assembled], traces: Mapping[str, int], heard: "Ears") -> None:
         by_trace: dict[str, list[Assembled]] = {}
@@ -248,13 +260,14 @@ class Assembler:
             self._last.popitem(last=False)
         return True
 
-    def _recall(self, cursor: Cursor, rows: Sequence[RequestRow]) -> None:
+    def _recall(self, cursor: Cursor, found: Iterable[Assembled]) -> None:
         """Rows that an earlier run or a longer-gone time wrote, so that revisions count on and nothing is told twice."""
-        unknown = [row for row in rows if row.request_key not in self._last]
+        unknown = [request for request in found if request.row.request_key not in self._last]
         if not unknown:
             return
-        starts = [row.started_at for row in unknown]
-        for row in last_requests(cursor, [row.request_key for row in unknown], min(starts) - LONGEST_US, max(starts) + LONGEST_US):
+        starts = [request.row.started_at for request in unknown]
+        keys = {key for request in unknown for key in (request.row.request_key, *inner_keys(request.evidence))} - self._last.keys()
+        for row in last_requests(cursor, sorted(keys), min(starts) - LONGEST_US, max(starts) + LONGEST_US):
             self._last[row.request_key] = row
 
 

@@ -94,7 +94,7 @@ def _read(
     cursor: Cursor, wanted: dict[str, list[tuple[int, int, RequestEvidence]]], alone: Collection[str] | None, since: int
 ) -> list[_Told]:
     """Events that are about these ids, each once."""
-    names, given = [c.EVENT_ENGINE_REQUEST], dict[str, Any]()
+    names, given = [*ENDS], dict[str, Any]()
     if alone or alone is None:
         names = [*ENDS, RECEIVED]
         given["since"] = max(0, since)
@@ -132,6 +132,7 @@ def _take(told: _Told, wanted: dict[str, list[tuple[int, int, RequestEvidence]]]
     if not there:
         return False
     request = min(there.values(), key=lambda found: found[:3])[3]
+    request.taken_in.append((told.trace, _alone_id(told.signal)))
     if told.signal.name == c.EVENT_ENGINE_REQUEST:
         request.engine_records.append(told.signal)
     return True
@@ -159,10 +160,15 @@ def _requests_of_engine(trace: str, signals: Sequence[Signal]) -> list[RequestEv
 
 def _request(trace: str, group: Sequence[Signal]) -> RequestEvidence:
     in_order = sorted(group, key=lambda s: s.at)
-    first_end = next(s.at for s in in_order if s.name != RECEIVED)
+    first_end = next(s for s in in_order if s.name != RECEIVED)
     return RequestEvidence(
         trace,
-        str(first_end),  # an id repeats, but not at one instant
+        _alone_id(first_end),
         engine_records=[s for s in in_order if s.name == c.EVENT_ENGINE_REQUEST],
         logged=[s for s in in_order if s.name != c.EVENT_ENGINE_REQUEST],
     )
+
+
+def _alone_id(end: Signal) -> str:
+    """In place of a span's id, of a request that only this end tells of: an engine's id repeats, but not at one instant."""
+    return str(end.at)

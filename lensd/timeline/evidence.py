@@ -28,6 +28,7 @@ class RequestEvidence:
     signals: list[Signal] = field(default_factory=list)  # started and progress, oldest first
     engine_records: list[Signal] = field(default_factory=list)  # the plugin's, oldest first; one an answer
     logged: list[Signal] = field(default_factory=list)  # lines of the engine's log, of a request that nobody else tells of
+    taken_in: list[tuple[str, str]] = field(default_factory=list)  # trace and span ids of what had looked like a request of its own
     successor: Signal | None = None  # start of the process that took its sender's place, which can end no request of the old one
     _times: EngineTimes | Literal["not asked"] | None = "not asked"
     _answers: list[Answer] | None = None

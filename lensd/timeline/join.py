@@ -170,6 +170,7 @@ def _join_engine_side(by_id: dict[str, Span], requests: dict[str, RequestEvidenc
             owner = next(above, None) or next(around, None)
             if owner is not None:
                 del requests[span_id]
+                owner.taken_in.append((request.trace_id, span_id))
                 owner.middleware = owner.middleware or request.middleware
                 owner.engine_spans += request.engine_spans
 

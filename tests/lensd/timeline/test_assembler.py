@@ -43,6 +43,27 @@ def test_parts_come_in_any_order_and_make_one_request(run, order):
     assert row["frontend_ms"] is not None
 
 
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize(
+    "order", [("middleware", "gateway"), ("llm_request", "middleware", "gateway"), ("client", "gateway"), ("client", "middleware")]
+)
+def test_what_was_shown_before_what_lies_around_it_is_taken_back(run, order, remembers):
+    call = Call(1, at=0)
+    for number, part in enumerate(order):
+        parent = {"parent": "middleware"} if part == "llm_request" and "middleware" in order else {}
+        run.receive(getattr(call, part)(**parent))
+        for at in (1, 30):  # long enough to be shown, whatever else may still come
+            run.step(40 * number + at)
+        assert len(run.rows()) == 1
+        if not remembers:
+            run.assembler = Assembler()
+    row = run.one()
+    assert (row["span_id"], row["withdrawn"]) == (call.id(order[-1]), None)
+    run.receive(getattr(call, order[0])())  # its sender tells of it once more
+    run.step(200)
+    assert [r["span_id"] for r in run.rows()] == [call.id(order[-1])]
+
+
 def test_revisions_count_up_and_what_did_not_change_is_not_told(run):
     call = Call(1, at=0)
     run.receive(call.gateway())

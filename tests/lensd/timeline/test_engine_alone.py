@@ -48,6 +48,18 @@ def test_what_was_only_received_is_no_request():
     assert told(logged("request.received", "cmpl-r1-0", 0)) == []
 
 
+@pytest.mark.parametrize("end", [record("chatcmpl-r1", 100), logged("request.aborted", "chatcmpl-r1", 100)])
+def test_one_that_was_shown_is_taken_back_by_who_takes_it_in(run, end):
+    run.receive(end, record("chatcmpl-r2", 100))
+    run.step(1)
+    run.step(30)
+    assert len(run.rows()) == 2
+    run.receive(middleware("01" * 8, None, "r1", 0, 110, first=40))
+    run.step(31)
+    run.step(60)
+    assert sorted(row["request_id"] for row in run.rows()) == ["chatcmpl-r2", "r1"]
+
+
 def test_it_waits_for_somebody_to_take_it_in(run):
     run.receive(record("chatcmpl-r1", 100))
     run.step(1)
