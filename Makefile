@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway soak-gateway clean
+.PHONY: bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -42,6 +42,12 @@ test: setup ## all tests, the ones against the real engine too
 	@$(MAKE) --no-print-directory engine || echo "engine: not built; the tests that need it are named below" >&2
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
+test-kv-settings: setup engine ## the KV cache of a real engine under every setting that is predicted, each with a start of its own
+	@LENSD_EVERY_KV_SETTING=1 LENSD_REQUIRE=engine $(PY) -m pytest tests/engine/test_kv_blocks_real.py $(PYTEST_ARGS)
+
+test-gpu: setup ## the sampler on this host's own GPU, and memory that really runs out; LENSD_TORCH_PYTHON=... has torch with CUDA
+	@$(PY) -m pytest tests/gpu $(PYTEST_ARGS)
+
 lint: setup ## ruff, mypy, the import walk, the made pages
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "format: run \`make format\`" >&2; exit 1; }
@@ -76,6 +82,12 @@ bench-overhead: setup ## tokens/s and CPU a token of a real engine with plugin a
 
 bench-gateway: setup ## our gateway beside no proxy, nginx and LiteLLM, on two cores; BENCH_ARGS=--quick for a short look
 	@$(PY) bench/bench_gateway.py $(BENCH_ARGS)
+
+bench-trend: setup ## 208 made-up courses of memory: share told rightly, time to detection, CPU of each leak rule a tick
+	@$(PY) bench/bench_trend.py
+
+bench-gpu-sampler: setup ## share of a core and a simulated day of sampling a GPU; BENCH_ARGS=--hour for one real hour
+	@$(PY) bench/bench_gpu_sampler.py $(BENCH_ARGS)
 
 soak-gateway: setup ## 200,000 requests with callers that leave and engines that die: nothing may be left of them; SOAK_ARGS=--requests=N
 	@$(PY) bench/soak_gateway.py $(SOAK_ARGS)

@@ -29,6 +29,7 @@ from lensd.errors import ConfigError, StoreError
 from lensd.judge import Judge
 from lensd.receive.decode import Decoder
 from lensd.receive.http import OtlpDoor
+from lensd.receive.ledger import last_facts
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Journal
@@ -66,10 +67,12 @@ class Daemon:
         self.judge = Judge(
             self.store, self.runbooks, config.runbooks.params, Assembler(config.timeline), self.outbox, installed_at, clock=_now
         )
+        with self.store.cursor() as cursor:
+            facts = last_facts(cursor)
         self.writer = Writer(
             self.journal,
             self.store,
-            Decoder().decode,
+            Decoder(facts=facts).decode,
             on_batch=lambda rows: self.judge.touch(touched(rows), answered(rows), started=sender_started(rows)),
         )
         self._stop = threading.Event()

@@ -13,10 +13,11 @@ from lensd.alerts.delivery import Reason
 from lensd.alerts.outbox import Outbox
 from lensd.diagnosis.causes import conclude, rank
 from lensd.diagnosis.diagnose import live_cites
-from lensd.diagnosis.evaluate import evaluate
+from lensd.diagnosis.evaluate import Evaluation, evaluate
 from lensd.diagnosis.resolve import resolve
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import AFTER, BEFORE, Scope
+from lensd.diagnosis.standing import Standing
 from lensd.errors import IncidentNotFoundError, StoreError
 from lensd.incidents import Incidents, Served, from_row, to_row
 from lensd.records import Confidence, Finding, Incident, Severity, Subject
@@ -66,6 +67,7 @@ class Judge:
         self._touched: dict[str, int] = {}
         self._answered: set[str] = set()
         self._started = False
+        self._standing = Standing(runbooks, params)
         self._unknown: set[str] = set()  # labels no window rule could judge at the last tick
         self._lock = threading.Lock()
         self._moving = threading.Lock()  # what moves an incident stores and offers it before another does
@@ -152,18 +154,17 @@ class Judge:
 
     def _judge_window(self, cursor: Cursor, now: int) -> list[Finding]:
         """What stands now, whoever asks; where nothing can be said, nothing counts as gone either."""
-        books = {name: book for name, book in self._runbooks.items() if book.scope == "window"}
-        params = {name: given for name, given in self._params.items() if name in books}
-        scope = Scope(to_us=now)
         try:
             with store_errors("judge what stands"):
-                evaluation = evaluate(cursor, books, scope, overrides=params)
-                findings = resolve(rank(evaluation.findings, self._runbooks), live_cites(cursor, scope))
+                self._standing.look(cursor, now)
+                found = (finding for result in self._standing.results for finding in result.findings)
+                findings = resolve(rank(tuple(found), self._runbooks), live_cites(cursor, Scope(to_us=now)))
         except Exception as error:
-            self._unknown = {book.label for book in books.values()}
+            self._standing.forget()
+            self._unknown = self._standing.labels
             log.warning("what stands was not judged: %s", error, exc_info=not isinstance(error, StoreError))
             return []
-        self._unknown = {r.runbook.label for r in evaluation.results if r.window_unknown is not None}
+        self._unknown = {r.runbook.label for r in self._standing.results if r.window_unknown is not None}
         return findings
 
     def _judge_settled(self, cursor: Cursor, settled: Sequence[RequestRow], now: int) -> tuple[list[Finding], set[int]]:
@@ -188,7 +189,7 @@ class Judge:
         rows: dict[int | None, RequestRow] = {row.request_key: row for row in batch}
         first, last = batch[0].started_at, max(row.ended_at or now for row in batch)
         scope = Scope(to_us=max(min(now, last + AFTER_US), first), from_us=first - BEFORE_US, keys=tuple(row.request_key for row in batch))
-        evaluation = evaluate(cursor, self._runbooks, scope, overrides=self._params)
+        evaluation = self._evaluate(cursor, scope, now)
         findings: list[Finding] = []
         revised: list[RequestRow] = []
         for name, own in evaluation.split().items():
@@ -200,6 +201,15 @@ class Judge:
             findings += [msgspec.structs.replace(f, request_id=_name(row), request_key=row.request_key) for f in told]
         self._append({"requests": revised})
         return resolve(findings, live_cites(cursor, scope))
+
+    def _evaluate(self, cursor: Cursor, scope: Scope, now: int) -> Evaluation:
+        """All rules over these requests; what the window rules say of now holds for requests that are a part of it."""
+        if scope.to_us < now or not self._standing.results:
+            return evaluate(cursor, self._runbooks, scope, overrides=self._params)
+        books = {name: book for name, book in self._runbooks.items() if book.scope == "request"}
+        params = {name: given for name, given in self._params.items() if name in books}
+        evaluation = evaluate(cursor, books, scope, overrides=params)
+        return msgspec.structs.replace(evaluation, results=(*evaluation.results, *self._standing.results))
 
     def _move_incidents(self, findings: Sequence[Finding], settled: Sequence[RequestRow], now: int) -> None:
         counts: dict[tuple[str | None, ...], int] = {}

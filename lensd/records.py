@@ -129,6 +129,65 @@ class Subject(Record, frozen=True, kw_only=True):
     revision: int = 0
 
 
+Phase = Literal["load", "profiling", "capture", "spike", "fragmentation", "host_ram", "other_process", "kv_cache", "unknown"]
+"""Where memory ran out: three of a start, two of serving, and three that are not the engine's own allocation."""
+
+
+class MemoryReading(Record, frozen=True, kw_only=True):
+    """Bytes of a card, of the engine's processes on it, and of its processes on the host; None: not told. An interval's worst."""
+
+    at: int  # microseconds since the epoch, the interval's begin
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    pid_used_bytes: int | None = None
+    rss_bytes: int | None = None
+
+
+class InFlight(Record, frozen=True, kw_only=True):
+    """A request that was there when memory ran out; `is_sure` False: it had been received, and nothing says that it had ended."""
+
+    request_id: str
+    age_ms: float | None = None
+    prompt_tokens: int | None = None
+    stage: str | None = None
+    is_sure: bool = True
+
+
+class Trigger(Record, frozen=True, kw_only=True):
+    """The request that most likely asked for the memory, and why it is thought so."""
+
+    request_id: str
+    because: str
+
+
+class SettingChange(Record, frozen=True, kw_only=True):
+    name: str
+    was: str | None = None  # None: not given
+    value: str | None = None
+
+
+class PostMortem(Record, frozen=True, kw_only=True):
+    """What is known of one out-of-memory: numbers of its own line, the memory before it, who was there, how the engine was set up.
+
+    `in_flight` and `trigger` None: nothing records requests. `curve` holds at most 120 readings of the ten minutes before, and none for
+    an interval without a sample. `fits`: the largest max_model_len that the KV cache of this start holds.
+    """
+
+    engine: str | None = None
+    gpu: str | None = None
+    at: int  # microseconds since the epoch
+    started_at: int | None = None
+    phase: Phase
+    said: Evidence
+    numbers: dict[str, int] = {}  # bytes, by name
+    curve: tuple[MemoryReading, ...] = ()
+    in_flight: tuple[InFlight, ...] | None = None
+    trigger: Trigger | None = None
+    settings: dict[str, str] = {}
+    changes: tuple[SettingChange, ...] = ()
+    fits: int | None = None
+
+
 class FileRead(Record, frozen=True, kw_only=True):
     path: str
     kind: str
@@ -152,6 +211,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     ruled_out: tuple[RuledOut, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
     files: tuple[FileRead, ...] = ()
+    post_mortem: PostMortem | msgspec.UnsetType = msgspec.UNSET  # where memory ran out
 
 
 class Incident(Record, frozen=True, kw_only=True):

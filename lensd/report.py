@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 from lensd_collectors.conventions import Stage, StageState
 
-from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, NotEvaluated, RuledOut, Severity, StageTime, Verdict
+from lensd.memory.post_mortem import post_mortem_lines
+from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, NotEvaluated, PostMortem, RuledOut, Severity, StageTime, Verdict
 
 BAR: Final = 28  # columns of the waterfall
 MOST_QUOTED: Final = 200  # characters of a quote in text; Markdown and JSON have all of it
@@ -65,6 +66,7 @@ def as_text(diagnosis: Diagnosis, *, colour: bool = False) -> str:
     sections = {
         "": _waterfall(diagnosis, paint),
         "evidence": _findings(_shown(diagnosis), paint),
+        "out of memory": [f"  {line}" for line in _post_mortem(diagnosis)],
         "files": _files(diagnosis),
         "ruled out": _cut([f"  {line}" for line in _ruled_out(diagnosis.ruled_out)], MOST_RULED_OUT, "--json"),
         "could not tell": [f"  {line}" for line in _unknown(diagnosis.not_evaluated)],
@@ -91,6 +93,8 @@ def as_markdown(diagnosis: Diagnosis) -> str:
             )
     for finding in _shown(diagnosis):
         lines += ["", f"### {finding.label} ({_certainty(finding)})", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
+    if after := _post_mortem(diagnosis):
+        lines += ["", "### Out of memory", "", *(f"- {line}" for line in after)]
     if diagnosis.ruled_out:
         lines += ["", "### Ruled out", "", *(f"- {line}" for line in _ruled_out(diagnosis.ruled_out))]
     if diagnosis.not_evaluated:
@@ -160,6 +164,10 @@ def _cause(verdict: Verdict) -> str:
     if verdict.label != "inconclusive":
         return verdict.cause
     return re.sub(r"\b[a-z_]+\.[a-z_]+\b", lambda found: missing(found[0]), verdict.cause)
+
+
+def _post_mortem(diagnosis: Diagnosis) -> list[str]:
+    return post_mortem_lines(diagnosis.post_mortem) if isinstance(diagnosis.post_mortem, PostMortem) else []
 
 
 def _shown(diagnosis: Diagnosis) -> Sequence[Finding]:

@@ -172,12 +172,69 @@ RUNGS: Final = (
     ),
 )
 
+HOST: Final = Rung(
+    key="host",
+    name="agent on the engine's host",
+    adds="the host's GPUs and the memory of its processes: no step of the ladder, at any rung",
+    requests="as before",
+    stages={},
+    ids=(),
+    gives=(
+        "gpu_samples.gpu",
+        "gpu_samples.used_bytes",
+        "gpu_samples.free_bytes",
+        "gpu_samples.total_bytes",
+        "gpu_samples.reserved_bytes",
+        "gpu_samples.util",
+        "gpu_samples.mem_util",
+        "gpu_samples.sm_mhz",
+        "gpu_samples.sm_max_mhz",
+        "gpu_samples.throttle",
+        "gpu_samples.temp_c",
+        "gpu_samples.temp_slowdown_c",
+        "gpu_samples.power_w",
+        "gpu_samples.power_limit_w",
+        "gpu_samples.ecc",
+        "gpu_samples.ecc_corrected",
+        "gpu_samples.xid",
+        "gpu_samples.retired_pages",
+        "gpu_samples.remapped_rows",
+        "gpu_samples.remap_pending",
+        "gpu_samples.remap_failed",
+        "gpu_samples.pcie_gen",
+        "gpu_samples.pcie_width",
+        "gpu_samples.pcie_replays",
+        "gpu_samples.unified",
+        "gpu_samples.mig",
+        "gpu_samples.pid",
+        "gpu_samples.pid_engine",
+        "gpu_samples.pid_used_bytes",
+        "gpu_samples.process",
+        "gpu_samples.rss_bytes",
+    ),
+    since=(0, 6),
+    line="lensd agent",
+    where="shell on the GPU's host, with the engine among `agent.engines` of its lensd.toml",
+)
+"""What a GPU, its driver or a container's limits do not tell stays without a value there too."""
+
+_IN_THE_LOG: Final = "only the engine's log tells of it"
 WITHHELD: Final = {
-    # runbook -> (rung from which it is claimed, why not where its needs are met)
+    # runbook -> (rung from which it is claimed, HOST's key for any rung with it, why not where its needs are met)
     "auth-key-scope-denied": ("5", "an engine answers no 403 of its own: the gateway, or a proxy in front of it, does"),
     "client-read-timeout-too-short": ("3b", "vLLM tells nothing of a request whose caller left"),
     "engine-crash": ("3b", "vLLM tells nothing of a request that died with it; that the engine did is seen from rung 0"),
     "engine-silent-stall": ("3b", "vLLM tells of a request at its end only; that the engine stalls is seen from rung 0"),
+    "config-drift": ("1", "what came of the change is told by the engine's log"),
+    "gpu-hardware-fault": (HOST.key, "the kernel, the driver or the GPU's own counters tell of it"),
+    "gpu-memory-held-by-other-process": ("1", _IN_THE_LOG),
+    "host-ram-oom": (HOST.key, "who killed a process is told by its kernel"),
+    "kv-cache-too-small": ("1", _IN_THE_LOG),
+    "oom-fragmentation": ("1", _IN_THE_LOG),
+    "oom-model-load": ("1", _IN_THE_LOG),
+    "oom-profiling-warmup": ("1", _IN_THE_LOG),
+    "oom-runtime-activation-spike": ("1", _IN_THE_LOG),
+    "slow-decode-cpu-offload": ("1", "how much was left to the CPU is told by the engine's log"),
 }
 
 NOTES: Final = (
@@ -189,7 +246,7 @@ NOTES: Final = (
     "What dies with vLLM's whole process in its first 30 s is told by nobody behind it: a gateway or a client saw it.",
     "What passes before the middleware's first line (HTTP parsing, waiting for the event loop) is seen by a gateway or a client only.",
     "Processes and GPUs are watched at every rung where the agent runs on the engine's host; elsewhere a death is told by the log, or is "
-    "as possible as an orderly stop.",
+    "as possible as an orderly stop, and nothing is known of its GPUs but what an exporter of theirs tells.",
     "With the Rust front end (`VLLM_USE_RUST_FRONTEND=1`) rungs 2 and 3 are not to be had. Before vLLM 0.10.2 there are no such spans "
     "of requests, before 0.22 the plugin is told no ids.",
     "`--disable-log-stats` takes the metrics away, and with `--otlp-traces-endpoint` vLLM ends at its first finished request.",
@@ -228,20 +285,30 @@ Needs = Mapping[str, tuple[Iterable[str], Iterable[Iterable[str]]]]
 
 
 def claimed(on: Iterable[Rung], needs: Needs) -> list[str]:
-    """The runbooks whose evidence is there with these rungs."""
+    """The runbooks whose evidence is there with these rungs, HOST among them or not."""
     rungs = list(on)
     keys = [each.key for each in RUNGS]
     given = {column for each in rungs for column in each.gives}
-    highest = max((keys.index(each.key) for each in rungs), default=-1)
+    highest = max((keys.index(each.key) for each in rungs if each is not HOST), default=-1)
 
     def met(every: Iterable[str], groups: Iterable[Iterable[str]]) -> bool:
         choices = [set(group) for group in groups]
         return set(every) <= given and (not choices or any(choice <= given for choice in choices))
 
     def held_back(name: str) -> bool:
-        return name in WITHHELD and keys.index(WITHHELD[name][0]) > highest
+        key = WITHHELD[name][0] if name in WITHHELD else keys[0]
+        return HOST not in rungs if key == HOST.key else keys.index(key) > highest
 
     return sorted(name for name, (every, groups) in needs.items() if met(every, groups) and not held_back(name))
+
+
+def first(name: str, needs: Needs) -> tuple[str, bool] | None:
+    """The lowest rung from which on a runbook is claimed, and whether only with HOST; None where no rung gives what it needs."""
+    for beside in ((), (HOST,)):
+        for each in RUNGS:
+            if name in claimed((*below(each.key), *beside), needs):
+                return each.key, bool(beside)
+    return None
 
 
 def stages(on: Iterable[Rung]) -> dict[str, str]:

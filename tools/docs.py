@@ -192,20 +192,24 @@ def coverage(root: Path) -> str:
     for rung in rungs.RUNGS:
         found = rungs.stages(rungs.below(rung.key))
         page.append(row(rung.key, rung.name, *(code(found.get(stage, "")) or "-" for stage in SHOWN_STAGES)))
+    page += [row(rungs.HOST.key, rungs.HOST.name, *["-"] * len(SHOWN_STAGES))]
     page += ["", *(f"- {note}" for note in rungs.NOTES)]
     page += ["", "## Requests and ids", "", row("rung", "which requests", "found by"), row(*["---"] * 3)]
     page += [row(rung.key, rung.requests, "; ".join(rung.ids) or "-") for rung in rungs.RUNGS]
-    page += ["", "## Labels", "", "A label is claimed from the rung on at which all is there that its rule needs.", ""]
+    page += ["", "## Labels", "", "A label is claimed from the rung on at which all is there that its rule needs; `host`: with the agent"]
+    page += [f"on the engine's host, which gives {', '.join(map(code, rungs.HOST.gives))} where GPU and driver tell them.", ""]
     page += [row("runbook", "from rung", "its rule needs", "not before, though its columns are there"), row(*["---"] * 4)]
     needs = runbook_needs(root)
     for name, (every, groups) in needs.items():
-        first = next((rung.key for rung in rungs.RUNGS if name in rungs.claimed(rungs.below(rung.key), needs)), "-")
+        first = rungs.first(name, needs)
+        from_rung = "-" if first is None else f"{first[0]} and host" if first[1] else first[0]
         asked = " and ".join([*map(code, every), *([" or ".join(" with ".join(map(code, group)) for group in groups)] if groups else [])])
-        page.append(row(f"[{name}](../runbooks/{name}.md)", first, asked, rungs.WITHHELD.get(name, ("", ""))[1]))
+        page.append(row(f"[{name}](../runbooks/{name}.md)", from_rung, asked, rungs.WITHHELD.get(name, ("", ""))[1]))
     page += ["", "## The lines", "", "`...` is what vLLM is started with now, `NAME` what the engine is called in `lensd.toml`."]
     for rung in rungs.RUNGS:
         page += ["", f"Rung {rung.key}, {rung.name} ({rung.where}): {rung.adds}.", "", "```"]
         page += [rungs.line(rung.key, url="http://127.0.0.1:8000"), "```"]
+    page += ["", f"{rungs.HOST.name.capitalize()} ({rungs.HOST.where}): {rungs.HOST.adds}.", "", "```", rungs.HOST.line, "```"]
     return "\n".join(page) + "\n"
 
 

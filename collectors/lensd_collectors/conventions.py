@@ -213,6 +213,7 @@ SOURCE_REASON = _attribute("lensd.source.reason", "string", "", "why it is not f
 FACT_SUBJECT = _attribute("lensd.config.subject", "string", "", "engine, gateway or host a fact is about")
 FACT_NAME = _attribute("lensd.config.name", "string", "", "setting: max_model_len, max_position_embeddings, max_num_seqs ...")
 FACT_VALUE = _attribute("lensd.config.value", "string", "", "its value as text")
+FACT_ORIGIN = _attribute("lensd.config.origin", "string", "", "who says it: flag, effective, model, measured, derived, device")
 ACT = _attribute(
     "lensd.gateway.act",
     "string",
@@ -240,7 +241,10 @@ EVENT_ENGINE_PROCESS = "lensd.engine.process"
 EVENT_ENGINE_REACH = "lensd.engine.reach"  # an engine answers its scrape again, or why it does not (error.type)
 EVENT_AGENT_SOURCE = "lensd.agent.source"  # a source of the agent's is followed, or why not
 EVENT_CONFIG = "lensd.config"
+EVENT_CONFIG_CHANGED = "lensd.config.changed"  # an engine was started with other settings than before
 EVENT_GATEWAY_ACT = "lensd.gateway.act"
+EVENT_GPU_STATE = "lensd.gpu.state.changed"  # a GPU is found, lost, in need of a reset, ... (lensd.gpu.state)
+EVENT_GPU_XID = "gpu.xid"  # as the line of the kernel about the same fault
 
 # Metric names of ours; an engine's own names are forwarded as they are
 METRIC_UP = "up"  # 1 while the scrape target answers, else 0
@@ -251,11 +255,53 @@ GPU_METRICS: Final[dict[str, str]] = {
     "hw.gpu.memory.limit": "total_bytes",
     "lensd.gpu.memory.reserved": "reserved_bytes",
     "hw.gpu.utilization": "util",
+    "lensd.gpu.utilization.memory": "mem_util",
     "lensd.gpu.clock.sm": "sm_mhz",
+    "lensd.gpu.clock.sm.max": "sm_max_mhz",
+    "lensd.gpu.clock.event_reasons": "throttle",  # bit mask, see THROTTLE_REASONS
     "hw.temperature": "temp_c",
+    "lensd.gpu.temperature.slowdown": "temp_slowdown_c",
     "hw.power": "power_w",
+    "hw.power.limit": "power_limit_w",
+    "lensd.gpu.ecc.uncorrected": "ecc",  # over the card's life
+    "lensd.gpu.ecc.corrected": "ecc_corrected",
+    "lensd.gpu.retired_pages": "retired_pages",
+    "lensd.gpu.remapped_rows": "remapped_rows",
+    "lensd.gpu.remap.pending": "remap_pending",
+    "lensd.gpu.remap.failed": "remap_failed",
+    "lensd.gpu.pcie.generation": "pcie_gen",
+    "lensd.gpu.pcie.width": "pcie_width",
+    "lensd.gpu.pcie.replays": "pcie_replays",
+    "lensd.gpu.xid": "xid",  # with the first sample after it
+    "lensd.gpu.unified": "unified",
+    "lensd.gpu.process.memory": "pid_used_bytes",  # also has process.pid
 }
-GPU_INDEX = _attribute("lensd.gpu.index", "int", "", "NVML index of the GPU")
+METRIC_PROCESS_MEMORY = "process.memory.usage"  # gpu_samples.rss_bytes of a process of the host; has process.pid
+METRIC_HOST_MEMORY_LIMIT = "system.memory.limit"  # gpu_samples.total_bytes of a row without GPU and process
+METRIC_HOST_MEMORY_AVAILABLE = "system.linux.memory.available"  # what of the limit is not available is rss_bytes of that row
+THROTTLE_REASONS = {
+    # NVML's nvmlClocksEventReasons; sw_power_cap is normal at full load
+    0x1: "idle",
+    0x2: "application_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+}
+GPU_INDEX = _attribute("lensd.gpu.index", "int", "", "the driver's index of the GPU when it was first seen")
+MIG = _attribute("lensd.gpu.mig", "string", "", "instance of a GPU that is divided: gi7ci0")
+GPU_PCI = _attribute("hw.gpu.pci", "string", "", "domain:bus:device of a GPU, as the kernel writes it")
+GPU_STATE = _attribute("lensd.gpu.state", "string", "", "ok, lost, reset_required, failing, denied, unsupported, absent")
+GPU_UNSUPPORTED = _attribute("lensd.gpu.unsupported", "string[]", "", "metrics that the GPU or its driver does not tell")
+GPU_DENIED = _attribute("lensd.gpu.denied", "string[]", "", "metrics that the agent's user may not ask for")
+GPU_UNIFIED = _attribute("lensd.gpu.unified", "bool", "", "the host's memory is the GPU's")
+ABOUT_GPU = _attribute("gpu", "string", "", "GPU that an event is about, as gpu_samples has it")
+XID_PCI = _attribute("pci", "string", "", "its domain:bus:device, where the event is an Xid: called as in the kernel's line")
+XID = _attribute("xid", "int", "", "NVIDIA's number of a GPU fault: called as in the kernel's line")
+PROCESS_NAME = _attribute("process.executable.name", "string", "", "a process's name, without arguments")
 
 # Scope names
 SCOPE_GATEWAY = "lensd.gateway"

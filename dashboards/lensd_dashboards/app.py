@@ -12,6 +12,7 @@ def main() -> None:
         [
             st.Page(page_file("requests"), title="Requests", icon=":material/list_alt:", default=True),
             st.Page(page_file("incidents"), title="Incidents", icon=":material/crisis_alert:"),
+            st.Page(page_file("memory"), title="Memory", icon=":material/memory_alt:"),
             st.Page(page_file("runbooks"), title="Runbooks", icon=":material/menu_book:"),
             st.Page(page_file("request"), title="Request", visibility="hidden"),
             st.Page(page_file("incident"), title="Incident", visibility="hidden"),

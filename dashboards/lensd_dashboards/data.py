@@ -6,7 +6,7 @@ The process that serves the pages calls `use` once, before the first page runs.
 from typing import NamedTuple
 
 from lensd.api.client import Client
-from lensd.api.items import EngineState, Page, RequestItem, RunbookItem
+from lensd.api.items import EngineState, GpuItem, Memory, Page, RequestItem, RunbookItem
 from lensd.records import Diagnosis, Incident
 
 PAGE_SIZE = 200
@@ -70,6 +70,15 @@ def close(ident: str) -> Incident:
 
 def engines() -> tuple[EngineState, ...]:
     return _client.status().engines
+
+
+def memory(engine: str | None, since: int) -> Memory:
+    """Where the memory of the cards went since that instant (microseconds since the epoch), of one engine's cards or of all."""
+    return _client.memory(engine=engine, since=since)
+
+
+def gpus() -> tuple[GpuItem, ...]:
+    return _client.gpus()
 
 
 def runbooks() -> tuple[RunbookItem, ...]:

@@ -23,8 +23,8 @@ STYLE = """<style>
 .st-key-banner-warning {border-color: #d9860a; background: rgba(217, 134, 10, .10);}
 .st-key-banner-info {border-color: #2e8b57; background: rgba(46, 139, 87, .09);}
 [class*="st-key-cause"] p {font-size: 1.2rem; line-height: 1.45;}
-.st-key-facts {row-gap: .6rem; column-gap: 2.2rem;}
-.st-key-facts p {font-size: .95rem; line-height: 1.35;}
+[class*="st-key-facts"] {row-gap: .6rem; column-gap: 2.2rem;}
+[class*="st-key-facts"] p {font-size: .95rem; line-height: 1.35;}
 [class*="st-key-evidence-"] {border-left: 3px solid rgba(128, 140, 152, .35); padding-left: .9rem;}
 [class*="st-key-evidence-"] pre {padding: .45rem .7rem; margin: .3rem 0;}
 [class*="st-key-incident-"] p {margin-bottom: 0;}
@@ -81,9 +81,9 @@ def banner(verdict: Verdict | Incident, title: str) -> None:
             st.markdown(f"**What to do:** {wording.plain(sentence(verdict.fix))}")
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names over values, side by side; values are Markdown, made safe by the caller."""
-    with st.container(key="facts", horizontal=True):
+def facts(pairs: Sequence[tuple[str, str]], key: str = "") -> None:
+    """Names over values, side by side; values are Markdown, made safe by the caller. `key` tells several on a page apart."""
+    with st.container(key=f"facts-{key}" if key else "facts", horizontal=True):
         for name, value in pairs:
             st.markdown(f":small[:gray[{name}]]  \n{value}", width="content")
 

@@ -18,11 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lensd.api import memory, plan
 from lensd.api.backend import Backend
 from lensd.api.items import in_order, text_of
-from lensd.api.query import instant, seconds, whole_number
+from lensd.api.query import instant, seconds, span, whole_number
 from lensd.api.unknown import unknown
 from lensd.diagnosis.diagnose import diagnose_row
+from lensd.diagnosis.postmortem import of_incident
 from lensd.errors import (
     EvidenceError,
     IncidentNotFoundError,
@@ -61,16 +63,20 @@ def build_app(backend: Backend) -> ASGIApp:
         "requests/{id:path}": api.request,
         "sessions/{id:path}": api.session,
         "incidents": api.incidents,
+        "incidents/{id}/postmortem": api.post_mortem,
         "incidents/{id}": api.incident,
         "status": api.status,
         "coverage": api.coverage,
         "runbooks": api.runbooks,
         "series": api.series,
+        "memory": api.memory,
+        "gpus": api.gpus,
         "deliveries": api.deliveries,
         "changes": api.changes,
     }
     routes = [Route(f"{PREFIX}/{path}", endpoint) for path, endpoint in paths.items()]
     routes += [Route(f"{PREFIX}/incidents/{{id}}/{act}", api.act, methods=["POST"]) for act in ("ack", "close")]
+    routes.append(Route(f"{PREFIX}/plan", api.plan, methods=["GET", "POST"]))
     routes += [Route("/healthz", lambda _: Response("ok\n", media_type="text/plain")), Route("/metrics", api.metrics)]
     app = Starlette(routes=routes, exception_handlers={LensdError: _failed, HTTPException: _refused, Exception: _broken})
     return _Guarded(app, backend.token)
@@ -173,11 +179,18 @@ class _Api:
         return _json({"items": in_order(i for i in self._incidents() if state is None or i.state == state), "next": None})
 
     def incident(self, request: Request) -> Response:
-        wanted = request.path_params["id"]
+        return _json(self._incident(request.path_params["id"]))
+
+    def _incident(self, wanted: str) -> Incident:
         found = next((i for i in self._incidents() if i.incident_id == wanted), None)
         if found is None:
             raise IncidentNotFoundError(f"no incident {wanted}")
-        return _json(found)
+        return found
+
+    def post_mortem(self, request: Request) -> Response:
+        found = self._incident(request.path_params["id"])
+        with self._reading() as cursor:
+            return _json(of_incident(cursor, self._backend.runbooks, found))
 
     def act(self, request: Request) -> Response:
         wanted = request.path_params["id"]
@@ -208,16 +221,45 @@ class _Api:
         return _json({"items": [{name: getattr(book, name) for name in shown} for book in self._backend.runbooks.values()], "next": None})
 
     def series(self, request: Request) -> Response:
-        query, now = request.query_params, time.time_ns() // 1000
+        query = request.query_params
         name = query.get("name", "")
         if name not in queries.SERIES:
             raise UsageError(f"no series {name!r}; known: {', '.join(sorted(queries.SERIES))}")
-        until = now if (given := instant(query, "until")) is None else given
-        since = until - 3600 * 1_000_000 if (given := instant(query, "since")) is None else given
-        if since > until:
-            raise UsageError("since is later than until")
+        since, until = span(query, time.time_ns() // 1000)
+        of = queries.SeriesOf(query.get("engine") or None, query.get("host") or None, query.get("gpu") or None)
         with self._reading() as cursor:
-            return _json({"items": _rows(queries.series(cursor, name, query.get("engine"), since, until)), "next": None})
+            return _json({"items": _rows(queries.series(cursor, name, of, since, until)), "next": None})
+
+    def memory(self, request: Request) -> Response:
+        query = request.query_params
+        since, until = span(query, time.time_ns() // 1000)
+        with self._reading() as cursor:
+            return _json(memory.document(cursor, query.get("engine") or None, since, until))
+
+    def gpus(self, request: Request) -> Response:
+        with self._reading() as cursor:
+            return _json({"items": memory.gpus(cursor), "next": None})
+
+    async def plan(self, request: Request) -> Response:
+        """GET: how long requests were, as far as the store knows. POST: a plan for the question in the body."""
+        if request.method == "POST":
+            body = b""
+            async for part in request.stream():
+                body += part
+                if len(body) > plan.MOST_BODY_BYTES:
+                    break  # enough to refuse it
+            return await run_in_threadpool(self._planned, body)
+        return await run_in_threadpool(
+            self._measured, request.query_params.get("engine") or None, request.query_params.get("model") or None
+        )
+
+    def _planned(self, body: bytes) -> Response:
+        with self._reading() as cursor:
+            return _json(plan.planned(cursor, body))
+
+    def _measured(self, engine: str | None, model: str | None) -> Response:
+        with self._reading() as cursor:
+            return _json(plan.measured(cursor, engine, model))
 
     def deliveries(self, request: Request) -> Response:
         with self._reading() as cursor:

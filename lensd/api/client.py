@@ -7,9 +7,22 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 import msgspec
 
 from lensd import errors
-from lensd.api.items import Changes, Coverage, DeliveryItem, Page, RequestItem, RunbookItem, SeriesPoint, ServerStatus, SessionCall
+from lensd.api.items import (
+    Changes,
+    Coverage,
+    DeliveryItem,
+    GpuItem,
+    Memory,
+    Page,
+    RequestItem,
+    RunbookItem,
+    SeriesPoint,
+    ServerStatus,
+    SessionCall,
+)
 from lensd.errors import LensdError, NoAnswerError, ServerError, UnauthorizedError, UsageError
-from lensd.records import Diagnosis, Incident
+from lensd.memory.lengths import Lengths
+from lensd.records import Diagnosis, Incident, PostMortem
 
 PREFIX: Final = "/api/v1"
 MAX_BODY: Final = 64 * 1024 * 1024
@@ -106,6 +119,10 @@ class Client:
     def incident(self, id: str) -> Incident:
         return self._get(f"/incidents/{_quoted(id)}", Incident)
 
+    def post_mortem(self, id: str) -> PostMortem:
+        """Of an incident in which memory ran out; EvidenceError for any other."""
+        return self._get(f"/incidents/{_quoted(id)}/postmortem", PostMortem)
+
     def ack(self, id: str) -> Incident:
         """The incident, now acknowledged."""
         return self._call("POST", f"/incidents/{_quoted(id)}/ack", Incident, {})
@@ -125,10 +142,30 @@ class Client:
         return self._get("/runbooks", Page[RunbookItem]).items
 
     def series(
-        self, name: str, *, engine: str | None = None, since: Instant | None = None, until: Instant | None = None
+        self,
+        name: str,
+        *,
+        engine: str | None = None,
+        host: str | None = None,
+        gpu: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
     ) -> tuple[SeriesPoint, ...]:
-        """One column over time: `engine_samples.waiting`."""
-        return self._get("/series", Page[SeriesPoint], {"name": name, "engine": engine, "since": since, "until": until}).items
+        """One column over time: `engine_samples.waiting` of engines, `gpu_samples.util` of the GPUs of hosts."""
+        query = {"name": name, "engine": engine, "host": host, "gpu": gpu, "since": since, "until": until}
+        return self._get("/series", Page[SeriesPoint], query).items
+
+    def memory(self, *, engine: str | None = None, since: Instant | None = None, until: Instant | None = None) -> Memory:
+        """Where the memory of the cards went, the last hour where no time is given; of one engine, or of all."""
+        return self._get("/memory", Memory, {"engine": engine, "since": since, "until": until})
+
+    def gpus(self) -> tuple[GpuItem, ...]:
+        """The last that is known of each card."""
+        return self._get("/gpus", Page[GpuItem]).items
+
+    def lengths(self, *, engine: str | None = None, model: str | None = None) -> Lengths:
+        """How long requests were, as far as the store knows; of one engine or model, or of all."""
+        return self._get("/plan", Lengths, {"engine": engine, "model": model})
 
     def deliveries(self) -> tuple[DeliveryItem, ...]:
         """Attempts to tell a destination, newest first."""

@@ -94,6 +94,7 @@ class RequestItem(Item, frozen=True, kw_only=True):
     label: str | None = None
     confidence: str | None = None
     src: str | None = None
+    withdrawn: bool | None = None
 
 
 class SessionCall(RequestItem, frozen=True, kw_only=True):
@@ -132,9 +133,109 @@ class RunbookItem(Item, frozen=True, kw_only=True):
 
 
 class SeriesPoint(Item, frozen=True, kw_only=True):
+    """A step of a series: of an engine, or of a GPU of a host."""
+
     seen_at: str
     engine: str | None = None
+    host: str | None = None
+    gpu: str | None = None
     value: float | None = None
+
+
+class MemoryPart(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """One part of a card's memory (`lensd.memory.composition.Part`); `bytes` None: not known."""
+
+    band: str
+    bytes: int | None
+    engine: str | None = None
+
+
+class MemoryPoint(Item, frozen=True, kw_only=True, omit_defaults=True):
+    """A card in one step. `over_bytes`: how much more its parts hold than the device says is used."""
+
+    seen_at: str
+    parts: tuple[MemoryPart, ...]
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    limit_bytes: int | None = None  # what the engines on it may use together
+    over_bytes: int = 0
+
+
+class MemoryCard(Item, frozen=True, kw_only=True):
+    """A card over time, with the engines on it; `gpu` None: an engine on a card that nobody watches.
+
+    `assumed`: no process of theirs was seen on it; there is no other engine, and as many cards as it has ranks.
+    """
+
+    host: str | None = None
+    gpu: str | None = None
+    engines: tuple[str, ...] = ()
+    assumed: bool = False
+    points: tuple[MemoryPoint, ...] = ()  # a step without a sample has none
+
+
+class MemoryMark(Item, frozen=True, kw_only=True):
+    """Something that happened to an engine: `kind` is config, start or oom."""
+
+    at: str
+    kind: str
+    text: str
+    engine: str | None = None
+    host: str | None = None
+    over_budget: bool | None = None  # of a changed configuration: it can't fit; None: not told
+
+
+class Memory(Item, frozen=True, kw_only=True):
+    """Where the memory of the cards went, in steps of `step_s` seconds."""
+
+    items: tuple[MemoryCard, ...]
+    marks: tuple[MemoryMark, ...] = ()
+    step_s: float
+    next: str | None = None
+
+
+class GpuProcess(Item, frozen=True, kw_only=True):
+    pid: int
+    process: str | None = None
+    engine: str | None = None
+    used_bytes: int | None = None
+
+
+class GpuItem(Item, frozen=True, kw_only=True):
+    """The last that is known of a card; None: not told in the minute before its last sample."""
+
+    host: str | None = None
+    gpu: str
+    last_sample_at: str | None = None
+    state: str | None = None  # ok, lost, reset_required, failing, denied, unsupported, absent
+    state_reason: str | None = None
+    state_at: str | None = None
+    mig: str | None = None
+    unified: bool | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    util: float | None = None
+    mem_util: float | None = None
+    sm_mhz: float | None = None
+    sm_max_mhz: float | None = None
+    throttle: str | None = None
+    temp_c: float | None = None
+    temp_slowdown_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    ecc: int | None = None
+    ecc_corrected: int | None = None
+    xid: int | None = None
+    retired_pages: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
 
 
 class EngineState(Item, frozen=True, kw_only=True):
@@ -165,7 +266,7 @@ class Link(Item, frozen=True, kw_only=True):
     """A kind of source that was heard of in the last day of the store, and when last."""
 
     engine: str | None = None  # None: it does not say
-    kind: str  # scrape, log, llm_request, plugin, middleware, gateway, client
+    kind: str  # scrape, log, llm_request, plugin, middleware, gateway, client, gpu
     last_at: str
 
 

@@ -11,15 +11,19 @@ import msgspec
 from lensd_collectors.rows import IncidentRow, Row
 
 from lensd import rungs
+from lensd.api import plan
 from lensd.api.items import Coverage, Link, NotRead, Page, RequestItem, SessionCall, in_order, text_of
 from lensd.api.unknown import unknown
 from lensd.config import Config
 from lensd.diagnosis.diagnose import diagnose_row
+from lensd.diagnosis.postmortem import of_incident
 from lensd.diagnosis.runbook import load
 from lensd.errors import IncidentNotFoundError
 from lensd.incidents import from_row
+from lensd.memory.lengths import Lengths
 from lensd.receive.decode import Decoder
-from lensd.records import Diagnosis, Incident
+from lensd.receive.ledger import last_facts
+from lensd.records import Diagnosis, Incident, PostMortem
 from lensd.store import queries, sources
 from lensd.store.arrow import batch_of
 from lensd.store.catalog import store_errors
@@ -85,6 +89,11 @@ class LocalReader:
                 ids_recorded=sources.ids_recorded(cursor, now),
             )
 
+    def lengths(self, *, engine: str | None = None, model: str | None = None) -> Lengths:
+        """How long requests were, as far as the store knows."""
+        with self._reading() as cursor:
+            return plan.measured(cursor, engine, model)
+
     def incidents(self, state: str | None = None) -> tuple[Incident, ...]:
         with self._reading() as cursor:
             found = [from_row(row) for row in queries.structs(cursor, IncidentRow, "select * from incidents")]
@@ -95,6 +104,12 @@ class LocalReader:
         if found is None:
             raise IncidentNotFoundError(f"no incident {id}")
         return found
+
+    def post_mortem(self, id: str) -> PostMortem:
+        """Of an incident in which memory ran out; EvidenceError for any other."""
+        found = self.incident(id)
+        with self._reading() as cursor:
+            return of_incident(cursor, load(self._config.runbooks.folders), found)
 
     @contextmanager
     def _reading(self) -> Iterator[Cursor]:
@@ -115,7 +130,8 @@ class LocalReader:
 def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
     """Decode what was acknowledged and not drained, and assemble its requests, in memory. Nobody will send more."""
     traces: dict[str, int] = {}
-    decoder = Decoder()
+    with store.cursor() as cursor:
+        decoder = Decoder(facts=last_facts(cursor))
 
     def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
         rows = decoder.decode(kind, payload, received_at_us)

@@ -47,3 +47,12 @@ def instant(query: QueryParams, name: str) -> int | None:
     if not 0 <= at <= MAX_INSTANT_US:
         raise UsageError(f"{name} = {text!r} is no instant: write 2026-01-31T09:00:00Z")
     return at
+
+
+def span(query: QueryParams, now: int) -> tuple[int, int]:
+    """`since` and `until` in microseconds since the epoch; the hour before `until`, `until` now, where they are not there."""
+    until = now if (given := instant(query, "until")) is None else given
+    since = max(0, until - 3600 * 1_000_000) if (given := instant(query, "since")) is None else given
+    if since > until:
+        raise UsageError("since is later than until")
+    return since, until

@@ -18,7 +18,7 @@ from lensd.rungs import Needs
 MIDDLEWARE: Final = "lensd_collectors.vllm.middleware.LensdMiddleware"
 PLUGIN: Final = "lensd"
 GRPC_PORT: Final = 4317
-OF_LINK: Final = {"scrape": "0", "log": "1", "llm_request": "2", "plugin": "3a", "middleware": "3b", "gateway": "5"}
+OF_LINK: Final = {"scrape": "0", "log": "1", "llm_request": "2", "plugin": "3a", "middleware": "3b", "gateway": "5", "gpu": rungs.HOST.key}
 """Rung of what the daemon has heard."""
 
 
@@ -66,7 +66,7 @@ def see(looked: Looked, house: House, links: Sequence[Link] | None, needs: Needs
     """`links`: what the running daemon has heard of this engine, None without one."""
     because = list(looked.reasons)
     on = _there(looked, house, links, because)
-    rungs_on = [each for each in rungs.RUNGS if each.key in on]
+    rungs_on = [each for each in (*rungs.RUNGS, rungs.HOST) if each.key in on]
     found = rungs.stages(rungs_on)
     if any(link.kind == "client" for link in links or ()):
         found[Stage.CLIENT] = "client"
@@ -81,7 +81,7 @@ def see(looked: Looked, house: House, links: Sequence[Link] | None, needs: Needs
         models=looked.models,
         max_model_len=looked.max_model_len,
         log=looked.log.spec or None,
-        rung=max((int(key[0]) for key in on), default=-1),
+        rung=max((int(key[0]) for key in on - {rungs.HOST.key}), default=-1),
         rungs=tuple(each.key for each in rungs_on),
         stages={str(stage): found.get(stage) for stage in Stage},
         frontend=found.get("frontend"),

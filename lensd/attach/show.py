@@ -35,9 +35,9 @@ def _engine(seen: Seen) -> str:
 
 
 def _rung(seen: Seen) -> str:
-    names = [each.name for each in rungs.RUNGS if each.key in seen.rungs]
+    names = [each.name for each in (*rungs.RUNGS, rungs.HOST) if each.key in seen.rungs]
     part = " in part" if seen.rung == 3 and not {"3a", "3b"} <= set(seen.rungs) else ""
-    return f"rung {seen.rung} of {HIGHEST}{part}: {', '.join(names)}" if names else "no rung: nothing of it can be seen"
+    return f"rung {seen.rung} of {HIGHEST}{part}: {', '.join(names)}" if seen.rung >= 0 else "no rung: nothing of it can be seen"
 
 
 def _where(seen: Seen) -> str:

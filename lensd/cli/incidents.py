@@ -1,8 +1,10 @@
 """`lensd incidents ls|show|ack|close`: what is wrong now, and what was."""
 
+from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 
 from lensd.cli import options as o
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lensd.api.client import Client
-    from lensd.records import Incident
+    from lensd.records import Incident, PostMortem
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Incident id, as `lensd incidents ls` prints it.")]
 State = StrEnum("State", ["open", "acknowledged", "resolved"])
@@ -56,8 +58,9 @@ def ls(
 def show(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, store: o.StorePath = None, config: o.ConfigPath = None) -> int:
     with o.open_reader(o.load_config(config), server, store) as reader:
         incident = reader.incident(ident)
+        memory = _post_mortem(reader, ident)
     if json_flag:
-        o.print_json(incident)
+        o.print_json(msgspec.to_builtins(incident) | ({"post_mortem": memory} if memory is not None else {}))
         return 0
     print(f"{incident.label}  {incident.severity}, {incident.confidence}, {incident.state}")
     print(incident.cause)
@@ -70,11 +73,26 @@ def show(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, stor
         print("\nevidence")
     for evidence in incident.evidence:
         print(f"  - {evidence.text}")
+    if memory is not None:
+        from lensd.memory.post_mortem import post_mortem_lines
+
+        print("\nout of memory")
+        for line in post_mortem_lines(memory):
+            print(f"  {line}")
     if incident.typical_requests:
         print("\nlook at")
     for request in incident.typical_requests:
         print(f"  lensd diagnose {request}")
     return 0
+
+
+def _post_mortem(reader: Any, ident: str) -> "PostMortem | None":
+    """None for an incident that is no out-of-memory."""
+    from lensd.errors import EvidenceError
+
+    with suppress(EvidenceError):
+        return cast("PostMortem", reader.post_mortem(ident))
+    return None
 
 
 def ack(ident: Id, json_flag: o.JsonFlag = False, server: o.Server = None, config: o.ConfigPath = None) -> int:

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "requests": ("requests", "cli"),
     "incidents": ("incidents", "cli"),
     "runbooks": ("runbooks", "cli"),
+    "plan": ("plan", "cli"),
     "keys": ("keys", "cli"),
     "config": ("config", "cli"),
     "attach": ("attach", "agent"),

@@ -10,6 +10,7 @@ from lensd_collectors.dialects import load as load_dialects
 
 from lensd.diagnosis.causes import INCONCLUSIVE, conclude
 from lensd.diagnosis.evaluate import evaluate
+from lensd.diagnosis.postmortem import of_findings
 from lensd.diagnosis.resolve import LiveCites, resolve
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import AFTER, BEFORE, Scope, microseconds
@@ -42,6 +43,8 @@ def diagnose_row(
     timeline = (
         request.timeline if request is not None else Timeline(stages=(), unattributed_ms=0.0, gaps=(), total_ms=row["total_ms"] or 0.0)
     )
+    cites = live_cites(cursor, scope)
+    memory = of_findings(cursor, runbooks, conclusion.findings, cites, from_us=scope.from_us or 0, to_us=scope.to_us)
     return Diagnosis(
         subject=subject,
         verdict=verdict,
@@ -51,9 +54,10 @@ def diagnose_row(
         total_ms=timeline.total_ms,
         clock_skew_ms=timeline.clock_skew_ms,
         frontend_ms=timeline.frontend_ms,
-        findings=tuple(resolve(conclusion.findings, live_cites(cursor, scope))),
+        findings=tuple(resolve(conclusion.findings, cites)),
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,
+        post_mortem=memory,
     )
 
 

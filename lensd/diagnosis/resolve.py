@@ -21,7 +21,7 @@ Resolver = Callable[[str, str], Evidence | None]
 """`src` and column to quote and place (the text is left empty); None where the source is not there."""
 
 SAMPLES: Final = ("engine_samples", "gpu_samples")
-LABELS: Final[Mapping[str, tuple[str, ...]]] = {"engine_samples": ("engine", "model"), "gpu_samples": ("host", "gpu")}
+LABELS: Final[Mapping[str, tuple[str, ...]]] = {"engine_samples": ("engine", "model"), "gpu_samples": ("host", "gpu", "pid", "process")}
 ORDER: Final = ("engine_samples", "events", "gpu_samples", "config_facts", "http_exchanges", "points", "spans")
 LABEL_OF: Final = {"model": "model_name"}
 

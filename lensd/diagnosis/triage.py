@@ -1,7 +1,7 @@
 """The verdict on a folder of logs, scrapes, spans and exchanges that somebody mailed in: same rows, same rules, no server."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,11 +13,13 @@ from lensd.diagnosis.causes import Conclusion, conclude
 from lensd.diagnosis.doubts import doubts
 from lensd.diagnosis.evaluate import evaluate
 from lensd.diagnosis.folder import Folder, instants_of, read_folder
-from lensd.diagnosis.resolve import resolve
+from lensd.diagnosis.postmortem import of_findings
+from lensd.diagnosis.resolve import Resolver, resolve
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import Scope
+from lensd.diagnosis.settings import compare_files, derived_rows
 from lensd.errors import UnreadableError
-from lensd.records import Diagnosis, Evidence, Finding, Subject
+from lensd.records import Diagnosis, Evidence, PostMortem, Subject
 from lensd.store.arrow import batch_of
 from lensd.store.interface import Cursor
 from lensd.store.memory import MemoryStore
@@ -45,13 +47,17 @@ def triage(
     rows = _merged(folder)
     if not any(rows.values()):
         raise UnreadableError(_nothing(paths, folder))
+    compare_files(rows)
     hours = _hours(rows)
     undated = date_spans(_of(rows, "spans", SpanRow), _of(rows, "events", Event), hours)
     books = {name: book for name, book in runbooks.items() if labels is None or book.label in labels}
     store = MemoryStore()
     try:
         _append(store, rows)
-        conclusion = _judge(store, rows, {name: params[name] for name in params if name in books}, books, limits, hours, undated, folder)
+        _append(store, derived_rows(rows))
+        conclusion, memory = _judge(
+            store, rows, {name: params[name] for name in params if name in books}, books, limits, hours, undated, folder
+        )
     finally:
         store.close()
     return Diagnosis(
@@ -61,6 +67,7 @@ def triage(
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,
         files=folder.read_as,
+        post_mortem=memory,
     )
 
 
@@ -73,7 +80,7 @@ def _judge(
     hours: Hours,
     undated: frozenset[str],
     folder: Folder,
-) -> Conclusion:
+) -> tuple[Conclusion, PostMortem | msgspec.UnsetType]:
     to_us = hours.last + AHEAD_US
     with store.cursor() as cursor:
         assembled = assemble_all(cursor, None, to_us, limits)
@@ -81,8 +88,10 @@ def _judge(
         scope = Scope(from_us=hours.first, to_us=to_us, where="true", undated=True)
         evaluation = evaluate(cursor, books, scope, overrides=params, timeout_s=30.0)
         conclusion = conclude(evaluation, Subject(kind="files"), _doubts(cursor, folder))
-    witnesses = {r.row.src: r.evidence for r in assembled if r.row.src is not None}
-    return conclusion._replace(findings=tuple(_quoted(conclusion.findings, folder.root, witnesses)))
+        witnesses = {r.row.src: r.evidence for r in assembled if r.row.src is not None}
+        resolver = _resolver(folder.root, witnesses)
+        memory = of_findings(cursor, books, conclusion.findings, resolver, from_us=hours.first, to_us=to_us)
+    return conclusion._replace(findings=tuple(resolve(conclusion.findings, resolver))), memory
 
 
 def _requests(assembled: Sequence[Assembled], exchanges: Sequence[HttpExchange], hours: Hours, undated: frozenset[str]) -> list[RequestRow]:
@@ -134,7 +143,7 @@ def _hours(rows: Mapping[str, list[Row]]) -> Hours:
     return Hours(now if first is None else first, now if last is None else last)
 
 
-def _quoted(findings: Iterable[Finding], root: Path, witnesses: Mapping[str, RequestEvidence]) -> list[Finding]:
+def _resolver(root: Path, witnesses: Mapping[str, RequestEvidence]) -> Resolver:
     def resolver(src: str, column: str) -> Evidence | None:
         witness = witness_of(witnesses[src], column) if src in witnesses else None
         named = column if src in witnesses else COLUMNS.get(column, column)
@@ -144,7 +153,7 @@ def _quoted(findings: Iterable[Finding], root: Path, witnesses: Mapping[str, Req
             return None
         return Evidence(text="", quote=text or None, source=place)
 
-    return resolve(findings, resolver)
+    return resolver
 
 
 def read_labels(path: Path) -> frozenset[str]:

@@ -8,20 +8,18 @@ from typing import Any, Final
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
 from lensd_collectors.read.samples import Series, engine_samples
-from lensd_collectors.read.settings import name_of
-from lensd_collectors.rows import ConfigFact, GpuSample, Instant, Point, Row
+from lensd_collectors.read.settings import name_of, origin_of, spelled
+from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
 from lensd.receive import values
 from lensd.receive.engines import Engines
+from lensd.receive.gpu_rows import GpuRows
 from lensd.receive.restarts import Restarts
 from lensd.receive.scrapes import Scrapes
 from lensd.receive.starts import Starts
 from lensd.receive.values import Plain
 
 _ANYONES: Final = frozenset({conventions.METRIC_UP, "process_start_time_seconds"})  # metrics that do not say what was scraped
-_GPU_INTEGERS: Final = frozenset({"used_bytes", "free_bytes", "total_bytes", "reserved_bytes"})
-_GPU_TYPE: Final = "hw.type"
-_GPU_ID: Final = "hw.id"
 _NOT_LABELS: Final = frozenset({conventions.SCRAPE_TARGET, conventions.ENGINE_KIND})
 _DELTA: Final = 1
 _FACTS: Final = 10_000
@@ -74,7 +72,8 @@ class Canonical:
         self._engines: set[str] = set()
         self._histograms: dict[tuple[str | None, str, str], Instant] = {}
         self._facts: dict[tuple[str | None, str], str] = {}
-        self.dropped: Counter[str] = Counter()  # points left out, by reason: unknown, delta, beside-scrape
+        self.dropped: Counter[str] = Counter()  # points left out, by reason: unknown, delta, beside-scrape, beside-sampler
+        self._gpus = GpuRows(dialects, self.dropped)
 
     def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
         """The rows of an ExportMetricsServiceRequest."""
@@ -87,7 +86,7 @@ class Canonical:
             host = values.text(about.get(conventions.HOST_NAME))
             engine_rows, events = self._engine_samples(samples, received_at)
             for table, rows in (
-                ("gpu_samples", _gpu_samples(samples, host)),
+                ("gpu_samples", self._gpus.rows(samples, host)),
                 ("engine_samples", engine_rows),
                 ("events", events),
                 ("points", self._points(samples)),
@@ -204,7 +203,7 @@ class Canonical:
                         src=_source(sample),
                     )
                 )
-            elif sample.name not in self._by_metric and sample.name not in self._infos and sample.name not in conventions.GPU_METRICS:
+            elif sample.name not in self._by_metric and sample.name not in self._infos and sample.name not in self._gpus.names:
                 self.dropped["unknown"] += 1
         return made
 
@@ -224,14 +223,17 @@ class Canonical:
         made: list[Row] = []
         for sample in samples:
             for label in self._infos.get(sample.name, ()):
-                name, value = name_of(label), _fact_value(sample.labels.get(label))
-                before = self._facts.get((sample.engine, name))
-                if value is None or value == before:
+                name = name_of(label)
+                value = _fact_value(name, sample.labels.get(label))
+                if value is None or value == self._facts.get((sample.engine, name)):
                     continue
                 if len(self._facts) >= _FACTS:
                     self._facts.clear()
                 self._facts[sample.engine, name] = value
-                made.append(ConfigFact(seen_at=sample.at, subject=sample.engine, name=name, value=value, was=before, src=_source(sample)))
+                origin = origin_of(name, given=False)
+                made.append(
+                    ConfigFact(seen_at=sample.at, subject=sample.engine, name=name, value=value, src=_source(sample), origin=origin)
+                )
         return made
 
 
@@ -245,12 +247,10 @@ def _first_dialect(dialects: Mapping[str, Dialect]) -> dict[str, Dialect]:
     return made
 
 
-def _fact_value(label: Plain) -> str | None:
-    """A label's value as a fact's: Prometheus clients write Python's None and True."""
+def _fact_value(name: str, label: Plain) -> str | None:
+    """A label's value as that of the fact `name`: Prometheus clients write Python's None and True."""
     value = values.text(label)
-    if value in (None, "None"):
-        return None
-    return value.lower() if value in ("True", "False") else value
+    return None if value in (None, "None") else spelled(name, value)
 
 
 def _always(src: str) -> Callable[[Series], str]:
@@ -259,23 +259,6 @@ def _always(src: str) -> Callable[[Series], str]:
 
 def _texts(labels: Labels) -> dict[str, str]:
     return {key: found for key, value in labels.items() if (found := values.text(value)) is not None}
-
-
-def _gpu_samples(samples: list[Sample], host: str | None) -> list[Row]:
-    found: dict[tuple[str | None, str, int], GpuSample] = {}
-    for sample in samples:
-        column = conventions.GPU_METRICS.get(sample.name)
-        index = sample.labels.get(conventions.GPU_INDEX, sample.labels.get(_GPU_ID))
-        if column is None or sample.value is None or index is None or sample.labels.get(_GPU_TYPE, "gpu") != "gpu":
-            continue
-        where = values.text(sample.labels.get(conventions.HOST_NAME)) or host
-        gpu = str(index)
-        row = found.setdefault(
-            (where, gpu, sample.at),
-            GpuSample(seen_at=sample.at, host=where, gpu=gpu, src=f"scrape:nvml:{where or '-'}/{gpu}@{values.rfc3339(sample.at)}"),
-        )
-        setattr(row, column, round(sample.value) if column in _GPU_INTEGERS else sample.value)
-    return list(found.values())
 
 
 def _source(sample: Sample) -> str:

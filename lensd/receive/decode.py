@@ -1,16 +1,18 @@
 """Journal records as rows of the public tables."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lensd_collectors import conventions, dialects
 from lensd_collectors.dialects import Dialect
-from lensd_collectors.rows import Event, Row
+from lensd_collectors.rows import ConfigFact, Event, Row
 
 from lensd.receive import starts
 from lensd.receive.canonical import Canonical
+from lensd.receive.derive import Derived
 from lensd.receive.engines import Engines
+from lensd.receive.ledger import Ledger
 from lensd.receive.logs import Logs
 from lensd.receive.parse import parse_protobuf
 from lensd.receive.starts import Starts
@@ -22,14 +24,21 @@ _OF_ENGINES: Final = ("engine.", "lensd.engine.")  # events of an engine's log, 
 
 
 class Decoder:
-    """Decodes bodies in the order they came: a log's meaning depends on the lines before. One thread uses it."""
+    """Decodes bodies in the order they came: a log's meaning depends on the lines before. One thread uses it.
 
-    def __init__(self, known: Mapping[str, Dialect] | None = None, *, keep_all_points: bool = False) -> None:
+    `facts`: the last of each name that an earlier run has stored, so that what it told is neither told again nor a change.
+    """
+
+    def __init__(
+        self, known: Mapping[str, Dialect] | None = None, *, keep_all_points: bool = False, facts: Iterable[ConfigFact] = ()
+    ) -> None:
         known = dialects.load() if known is None else known
+        ledger = Ledger(facts)
+        self._derived = Derived(ledger)
         self._engines, self._starts = Engines(), Starts()
         self._canonical = Canonical(known, keep_all_points=keep_all_points, heard=self._engines, told=self._starts)
         self._traces = Traces(known, self._engines, self._starts)
-        self._logs = Logs(known)
+        self._logs = Logs(known, ledger.given)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -38,15 +47,19 @@ class Decoder:
 
     def decode(self, kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
         """Table name to rows. Raises BadBodyError for a payload that is no OTLP request of that kind."""
+        made = self._rows(kind, payload, received_at_us)
+        self._derived.take(made)
+        return {table: rows for table, rows in made.items() if rows}
+
+    def _rows(self, kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
         message = parse_protobuf(kind, payload)
         if kind is Signal.TRACES:
             return self._traces.rows(message, received_at_us)
         if kind is Signal.METRICS:
             return self._canonical.rows(message, received_at_us)
         made = self._logs.rows(message, received_at_us)
-        if events := made.pop("events", None):
-            made["events"] = [row for row in events if self._is_told(row, received_at_us)]
-        return {table: rows for table, rows in made.items() if rows}
+        made["events"] = [row for row in made.get("events", ()) if self._is_told(row, received_at_us)]
+        return made
 
     def _is_told(self, row: Row, received_at_us: int) -> bool:
         """Whether an event is to be kept: not the start of an engine that its spans or counters have told of."""

@@ -1,21 +1,20 @@
 """Log records of an OTLP body as events, config facts and whatever an engine's log lines mean."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
 from lensd_collectors.read.engine_log import LineReader
 from lensd_collectors.read.lines import unwrap
-from lensd_collectors.read.settings import name_of
+from lensd_collectors.read.settings import name_of, spelled
 from lensd_collectors.rows import TABLES, ConfigFact, Event, Instant, Row
 
 from lensd.receive import values
 from lensd.receive.values import Plain
 
 _READERS: Final = 1000
-_FACTS: Final = 10_000
 _TABLE_OF: Final = {struct: name for name, struct in TABLES.items()}
 _SEVERITIES: Final = ((21, "critical"), (17, "error"), (13, "warning"), (9, "info"), (1, "debug"))
 _COLUMNS: Final = frozenset({conventions.EVENT_NAME, conventions.HOST_NAME, conventions.ENGINE, conventions.ENGINE_KIND})
@@ -29,15 +28,22 @@ _Place = tuple[str | None, str | None, str | None]  # host, engine, path: hosts 
 _Log = tuple[_Place, str]  # and the dialect
 
 
+Given = Callable[[str | None], Mapping[str, str]]
+"""Engine -> the arguments of its last start, by name, as far as they are known from before."""
+
+
+def _nothing_given(_: str | None) -> Mapping[str, str]:
+    return {}
+
+
 class Logs:
     """Turns log records into rows; follows each log file it gets lines of. Not for several threads at once."""
 
-    def __init__(self, dialects: Mapping[str, Dialect]) -> None:
-        self._dialects = dialects
+    def __init__(self, dialects: Mapping[str, Dialect], given: Given = _nothing_given) -> None:
+        self._dialects, self._given = dialects, given
         self._readers: dict[_Log, LineReader] = {}
         self._lines: Counter[_Log] = Counter()
         self._spoken: dict[_Place, Dialect] = {}  # what the last line known of each log was in
-        self._facts: dict[tuple[str | None, str], str | None] = {}
         self.unread = 0  # lines of no dialect
 
     def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
@@ -88,12 +94,14 @@ class Logs:
     def _fact(self, fields: Fields, about: Fields, at: Instant) -> Row:
         subject = values.text(fields.get(conventions.FACT_SUBJECT)) or _engine(fields, about)
         name, value = name_of(values.text(fields.get(conventions.FACT_NAME)) or ""), values.text(fields.get(conventions.FACT_VALUE))
-        before = self._facts.get((subject, name))
-        if len(self._facts) >= _FACTS:
-            self._facts.clear()
-        self._facts[subject, name] = value
-        was = before if before != value else None
-        return ConfigFact(seen_at=at, subject=subject, name=name, value=value, was=was, src=f"{_source(fields, about, at)}/{name}")
+        return ConfigFact(
+            seen_at=at,
+            subject=subject,
+            name=name,
+            value=spelled(name, value) if value is not None else None,
+            src=f"{_source(fields, about, at)}/{name}",
+            origin=values.text(fields.get(conventions.FACT_ORIGIN)),
+        )
 
     def _line(self, record: Any, fields: Fields, about: Fields, at: Instant) -> Iterator[Row]:
         line = record.body.string_value
@@ -113,6 +121,7 @@ class Logs:
                 oldest = next(iter(self._readers))
                 del self._readers[oldest], self._lines[oldest]
             reader = self._readers[key] = LineReader(dialect, engine=engine, path=path or "-", host=host)
+            reader.recall(self._given(engine))
         number = fields.get(conventions.LOG_LINE)
         self._lines[key] = number if isinstance(number, int) else self._lines[key] + 1
         before = reader.unread

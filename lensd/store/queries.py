@@ -181,21 +181,36 @@ SERIES = {
 }
 
 
-def series(cursor: Cursor, name: str, engine: str | None, since: int, until: int) -> list[dict[str, Any]]:
-    """One column over time, at most 1,000 points a series. `name` is one of SERIES; instants in microseconds since the epoch."""
+class SeriesOf(NamedTuple):
+    """Whose series; None: any. Engines have a name, GPUs a host and, on it, a number."""
+
+    engine: str | None = None
+    host: str | None = None
+    gpu: str | None = None
+
+
+def series(cursor: Cursor, name: str, of: SeriesOf, since: int, until: int) -> list[dict[str, Any]]:
+    """One column over time, at most 1,000 points a series. `name` is one of SERIES; instants in microseconds since the epoch.
+
+    Of a GPU, what its device says: the rows of its processes are not among it.
+    """
     table, _, column = name.partition(".")
     assert name in SERIES
-    by = "engine" if table == "engine_samples" else "gpu"
+    by, condition = ("engine", "true") if table == "engine_samples" else ("host, gpu", "pid is null and gpu is not null")
+    given = {each: value for each, value in of._asdict().items() if value is not None and each in by.split(", ")}
+    if len(given) < sum(value is not None for value in of):
+        return []  # an engine's samples have no GPU, a GPU's no engine
+    where = " and ".join(f"{each} = ${each}" for each in given) or "true"
     width = max(1_000_000, (until - since) // 1000)
     return rows(
         cursor,
         f"""
-        select time_bucket(to_microseconds({width}), seen_at) as seen_at, {by} as engine, max({column}) as value
+        select time_bucket(to_microseconds({width}), seen_at) as seen_at, {by}, max({column}) as value
         from {table} where seen_at between make_timestamp($since) and make_timestamp($until) and {column} is not null
-          and ($engine is null or {by} = $engine)
+          and {condition} and {where}
         group by all order by 1
         """,
-        {"since": since, "until": until, "engine": engine},
+        {"since": since, "until": until, **given},
     )
 
 

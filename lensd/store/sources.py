@@ -38,6 +38,8 @@ _LINKS = f"""{_RECENT}, seen as (
   where started_at >= (select begin_at from since)
     and (name = '{c.SPAN_VLLM_REQUEST}' or kind = 'server' and scope in ('{c.SCOPE_VLLM}', '{c.SCOPE_GATEWAY}')
          or scope = '{c.SCOPE_CLIENT}')
+  union all
+  select pid_engine, 'gpu', seen_at from gpu_samples where pid_engine is not null and seen_at >= (select begin_at from since)
 )
 select engine, kind, max(told_at) as last_at from seen group by all order by engine nulls last, kind
 """
@@ -75,7 +77,7 @@ def engines(cursor: Cursor) -> list[str]:
 
 
 def links(cursor: Cursor, now: int) -> list[dict[str, Any]]:
-    """Of each engine and kind of source (scrape, log, llm_request, plugin, middleware, gateway, client) the last instant of the day."""
+    """Of each engine and kind of source (scrape, log, llm_request, plugin, middleware, gateway, client, gpu) the day's last instant."""
     return queries.rows(cursor, _LINKS, {"now": now, "hours": HOURS})
 
 

@@ -21,9 +21,9 @@ from lensd.supervise import Part, Supervisor, answers
 class House:
     """The running parts; `lensd` runs the command line against them."""
 
-    def __init__(self, folder: Path, engine, otlp_port: int, token: str, name: str = "e0") -> None:
-        """`name` is what gateway and agent call the engine."""
-        self.folder, self.engine, self.token, self.name = folder, engine, token, name
+    def __init__(self, folder: Path, engine, otlp_port: int, token: str, name: str = "e0", beside=None) -> None:
+        """`name` is what gateway and agent call the engine, `beside` has further engines by name, which the agent watches too."""
+        self.folder, self.engine, self.token, self.name, self.beside = folder, engine, token, name, beside or {}
         self.store = folder / "store"
         self.config = folder / "lensd.toml"
         self.otlp_url = f"http://127.0.0.1:{otlp_port}"
@@ -42,12 +42,16 @@ class House:
             (self.folder / "engine.key").write_text(self.engine.api_key)
             reached += f', api_key_file = "{self.folder}/engine.key"'
         engine = f"{{ {reached} }}"
-        watched = f'{{ {reached}, log = "{self.engine.log}", model_dir = "{self.engine.root}/{self.engine.model_dir}" }}'
+        watched = [f'{{ {reached}, log = "{self.engine.log}", model_dir = "{self.engine.root}/{self.engine.model_dir}" }}']
+        watched += [
+            f'{{ name = "{name}", url = "{each.url}", log = "{each.log}", model_dir = "{each.root}/{each.model_dir}" }}'
+            for name, each in self.beside.items()
+        ]
         export = f'export_url = "{self.otlp_url}"\ntoken_file = "{self.folder}/token"\n'
         self.config.write_text(
             f'[serve]\nstore = "{self.store}"\notlp = "127.0.0.1:{otlp_port}"\napi = "{self.api}"\ntoken_file = "{self.folder}/token"\n'
             f'[gateway]\nlisten = "{self.gateway}"\nkeys_file = "{self.folder}/keys.toml"\nupstreams = [{engine}]\n{export}'
-            f"[agent]\nengines = [{watched}]\nscrape_interval_s = 0.5\n{export}"
+            f"[agent]\nengines = [{', '.join(watched)}]\nscrape_interval_s = 0.5\n{export}"
         )
 
     def start(self, *names: str) -> None:

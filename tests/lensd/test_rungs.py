@@ -7,6 +7,7 @@ import pytest
 from checkout import ROOT, load_by_path
 from hypothesis import given
 from hypothesis import strategies as st
+from lensd_collectors import conventions
 from lensd_collectors.conventions import Stage
 from lensd_collectors.rows import TABLES, RequestRow
 
@@ -25,7 +26,7 @@ def given_at(key):
 
 
 def test_every_column_that_a_rung_gives_exists():
-    for rung in rungs.RUNGS:
+    for rung in (*rungs.RUNGS, rungs.HOST):
         for name in rung.gives:
             table, column = name.split(".")
             struct = RequestRow if table == "subjects" else TABLES[table]
@@ -43,22 +44,42 @@ def test_a_label_is_claimed_only_where_all_that_its_rule_needs_is_given(key):
         book = BOOKS[name]
         assert set(book.needs) <= given_at(key), name
         assert not book.needs_any or any(set(group) <= given_at(key) for group in book.needs_any), name
-        assert name not in rungs.WITHHELD or KEYS.index(rungs.WITHHELD[name][0]) <= KEYS.index(key)
+        assert name not in rungs.WITHHELD or rungs.WITHHELD[name][0] in KEYS[: KEYS.index(key) + 1]
 
 
-def test_every_stable_cause_is_claimed_at_some_rung_and_then_at_all_above():
-    claims = [set(rungs.claimed(rungs.below(key), NEEDS)) for key in KEYS]
-    stable = {book.id for book in BOOKS.values() if book.status == "stable"}
-    assert stable <= claims[-1]
+@pytest.mark.parametrize("beside", [(), (rungs.HOST,)], ids=["anywhere", "host"])
+def test_what_is_claimed_at_some_rung_is_claimed_at_all_above(beside):
+    claims = [set(rungs.claimed((*rungs.below(key), *beside), NEEDS)) for key in KEYS]
     assert all(lower <= higher for lower, higher in pairwise(claims))
+
+
+def test_every_stable_cause_is_claimed_at_some_rung_with_the_agent_on_the_host():
+    stable = {book.id for book in BOOKS.values() if book.status == "stable"}
+    assert stable <= set(rungs.claimed((*rungs.RUNGS, rungs.HOST), NEEDS))
+
+
+def test_the_agent_on_the_host_gives_what_it_samples_of_gpus_and_no_ladder_does():
+    sent = {*conventions.GPU_METRICS.values(), "gpu", "mig", "pid", "pid_engine", "process", "rss_bytes"}
+    assert set(rungs.HOST.gives) == {f"gpu_samples.{column}" for column in sent}
+    assert not {name for name in given_at("5") if name.startswith("gpu_samples.")}
+
+
+def test_the_first_rung_is_without_the_host_where_that_is_enough():
+    needs = {
+        "load": (["engine_samples.running"], []), "card": (["gpu_samples.util", "subjects.queue_ms"], []),
+        "either": ([], [["gpu_samples.ecc"], ["events.line"]]), "none": (["requests.nothing"], []),
+    }  # fmt: skip
+    assert [rungs.first(name, needs) for name in needs] == [("0", False), ("2", True), ("1", False), None]
 
 
 def test_what_is_withheld_is_a_runbook_whose_needs_would_be_met_before():
     for name, (key, why) in rungs.WITHHELD.items():
         assert name in NEEDS
         assert why
-        met = [k for k in KEYS if set(BOOKS[name].needs) <= given_at(k)]
-        assert KEYS.index(met[0]) < KEYS.index(key), f"{name} is withheld for nothing"
+        groups = BOOKS[name].needs_any or [()]
+        met = [k for k in KEYS if any({*BOOKS[name].needs, *group} <= given_at(k) for group in groups)]
+        before = KEYS if key == rungs.HOST.key else KEYS[: KEYS.index(key)]
+        assert met[0] in before, f"{name} is withheld for nothing"
 
 
 def test_without_requests_no_rule_about_one_is_claimed():
@@ -73,8 +94,8 @@ def test_the_page_says_what_the_rules_need():
     }
     page = (ROOT / "docs" / "coverage.md").read_text()
     for name in NEEDS:
-        first = next(key for key in KEYS if name in rungs.claimed(rungs.below(key), NEEDS))
-        assert f"| [{name}](../runbooks/{name}.md) | {first} |" in page
+        key, with_host = rungs.first(name, NEEDS)
+        assert f"| [{name}](../runbooks/{name}.md) | {key}{' and host' if with_host else ''} |" in page
 
 
 def test_the_page_has_each_rung_with_its_sources():

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import canned
+import canned_memory
 import msgspec
 
 from lensd.records import Diagnosis, Incident
@@ -26,6 +27,8 @@ class FakeApi(ThreadingHTTPServer):
         self.documents: dict[str, Diagnosis] = {key: doc for key, doc in canned.DIAGNOSES.items() if key}
         self.incidents: dict[str, Incident] = {incident.incident_id: incident for incident in canned.INCIDENTS}
         self.engines: list[dict[str, Any]] = list(canned.ENGINES)
+        self.memory: dict[str, Any] = dict(canned_memory.MEMORY)
+        self.gpus: list[dict[str, Any]] = list(canned_memory.GPUS)
         self.asked: list[str] = []
 
     @property
@@ -65,6 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._one(self.server.incidents.get(ident), "incident-not-found", f"no incident {ident}")
             case ["status"]:
                 self._answer({"engines": self.server.engines})
+            case ["memory"]:
+                kept_cards = [card for card in self.server.memory["items"] if query.get("engine") in (None, *card["engines"])]
+                self._answer(self.server.memory | {"items": kept_cards})
+            case ["gpus"]:
+                self._answer({"items": self.server.gpus, "next": None})
             case ["runbooks"]:
                 self._answer({"items": canned.RUNBOOKS, "next": None})
             case _:

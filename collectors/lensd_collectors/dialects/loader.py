@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from lensd_collectors.conventions import Decision
+from lensd_collectors.conventions import THROTTLE_REASONS, Decision
 from lensd_collectors.dialects.model import (
     Dialect,
     DialectError,
@@ -15,16 +15,21 @@ from lensd_collectors.dialects.model import (
     FailurePattern,
     Field,
     FieldKind,
+    GpuSource,
+    GpuTable,
     Metric,
     MetricKind,
     Recognise,
     Role,
     Selector,
 )
-from lensd_collectors.rows import EngineSample
+from lensd_collectors.rows import EngineSample, GpuSample
 
 _TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
 _COLUMNS = frozenset(EngineSample.__struct_fields__)
+_GPU_COLUMNS = frozenset(GpuSample.__struct_fields__)
+_GPU_LABELS = frozenset({"gpu", "uuid", "pci", "host", "instance", "compute", "pid", "process", "at"})
+_GPU_SOURCE = re.compile(r"(?P<names>[\w.]+(?:\+[\w.]+)*)(?:\*(?P<factor>\d+(?:\.\d+)?))?")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")
 # Gateways first: they pass on what an engine says. vLLM last: its widest patterns would take what others say in the same form.
@@ -81,7 +86,28 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
         errors=tuple(_error(entry) for entry in raw.get("errors", [])),
         failures=tuple(_failure(entry) for entry in raw.get("failures", [])),
         limits=tuple(_failure(entry) for entry in raw.get("limits", [])),
+        gpu=_gpu(raw) if "gpu" in raw else None,
     )
+
+
+def _gpu(raw: dict[str, Any]) -> GpuTable:
+    columns = {column: tuple(_gpu_source(text) for text in sources) for column, sources in raw["gpu"].items()}
+    table = GpuTable(columns, _lists(raw, "gpu_labels"), _lists(raw, "gpu_reasons"), raw.get("gpu_blank"))
+    for name, found, known in (
+        ("gpu", columns, _GPU_COLUMNS),
+        ("gpu_labels", table.labels, _GPU_LABELS),
+        ("gpu_reasons", table.reasons, frozenset(THROTTLE_REASONS.values())),
+    ):
+        if unknown := set(found) - known:
+            raise ValueError(f"[{name}] names what is not known: {', '.join(sorted(unknown))}")
+    return table
+
+
+def _gpu_source(text: str) -> GpuSource:
+    match = _GPU_SOURCE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"GPU source {text!r} is not name, name*factor or one+other*factor")
+    return GpuSource(tuple(match["names"].split("+")), float(match["factor"] or 1))
 
 
 def _lists(raw: dict[str, Any], table: str) -> dict[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ class Role(StrEnum):
     ENGINE = "engine"
     GATEWAY = "gateway"
     CLIENT = "client"
+    HOST = "host"  # the machine below: its GPUs
 
 
 class FieldKind(StrEnum):
@@ -80,6 +81,28 @@ class Selector(msgspec.Struct, frozen=True):
 
     def picks(self, name: str, labels: Mapping[str, str]) -> bool:
         return name == self.name and all(labels.get(key) == value for key, value in self.labels)
+
+
+class GpuSource(msgspec.Struct, frozen=True):
+    """One entry of `[gpu]`: `name`, `name*factor`, or `one+other*factor` for a sum of which every part must be there."""
+
+    names: tuple[str, ...]
+    factor: float = 1.0
+
+
+class GpuTable(msgspec.Struct, frozen=True):
+    """What a tool or exporter calls the columns of `gpu_samples`, best name first, and what else its lines say."""
+
+    columns: Mapping[str, tuple[GpuSource, ...]]
+    labels: Mapping[str, tuple[str, ...]] = {}  # gpu, uuid, pci, host, instance, compute, pid, process, at -> names
+    reasons: Mapping[str, tuple[str, ...]] = {}  # a clock event reason of its own -> names
+    blank: float | None = None  # from here on a value means that there is none
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every metric or column that is read."""
+        sources = {name for wanted in self.columns.values() for source in wanted for name in source.names}
+        return frozenset(sources | {name for names in self.reasons.values() for name in names})
 
 
 class MetricKind(StrEnum):
@@ -172,6 +195,7 @@ class Dialect(msgspec.Struct, frozen=True):
     errors: tuple[ErrorPattern, ...] = ()
     failures: tuple[FailurePattern, ...] = ()
     limits: tuple[FailurePattern, ...] = ()
+    gpu: GpuTable | None = None
 
     @property
     def frame(self) -> tuple[re.Pattern[str], ...]:

@@ -12,21 +12,29 @@ from lensd_collectors import conventions
 from lensd_collectors.dialects import load
 from lensd_collectors.export import Exporter
 from lensd_collectors.host.config import AccessLog, AgentConfig, WatchedEngine
+from lensd_collectors.host.dcgm import ExporterScraper, target
 from lensd_collectors.host.engine import AgentError, Engine, fetch_with, resolve
 from lensd_collectors.host.facts import Facts
-from lensd_collectors.host.gpu import GpuSampler, load_nvml
+from lensd_collectors.host.gpu import GpuSampler
 from lensd_collectors.host.kmsg import KernelFollower, Kmsg, Pids
 from lensd_collectors.host.lifecycle import POLL_EVERY_S, LifeWatch
-from lensd_collectors.host.line import FOLLOWED, Source, Standing, State
+from lensd_collectors.host.line import FOLLOWED, Source
 from lensd_collectors.host.logs import AccessFollower, LogFollower
+from lensd_collectors.host.memory import MemoryWatch
+from lensd_collectors.host.nvml_events import XidWatch
+from lensd_collectors.host.owners import Owners
 from lensd_collectors.host.process import ProcessWatch
 from lensd_collectors.host.scrape import Scraper, Seen
 from lensd_collectors.host.sources import Place, Teller, asking, lifecycle_place, log_place, open_source
+from lensd_collectors.host.vendors import open_gpus
 
 log = logging.getLogger("lensd.agent")
 
 LOG_INTERVAL_S: Final = 0.25
 LOOK_INTERVAL_S: Final = 0.25
+FAULTS_INTERVAL_S: Final = 1.0  # a step waits for as long
+EXPORTERS_INTERVAL_S: Final = 10.0  # they look at their cards each 30 s by default
+TELL_INTERVAL_S: Final = 2.0
 LOOKS_PER_SEARCH: Final = 8
 LOOKS_PER_POLL: Final = round(POLL_EVERY_S / LOOK_INTERVAL_S)
 CAPACITY: Final = 50_000  # a vLLM scrape is some 60 records
@@ -105,6 +113,8 @@ def _check(config: AgentConfig, plans: list[Plan]) -> None:
         if access.engine and access.engine not in names:
             raise AgentError(f"access log {access.log}: no engine is called {access.engine!r}")
         logs.append(log_place(access.log, "access log"))
+    for url in config.gpu_exporters:
+        target(url)
     if sum(1 for each in logs if each is not None and each.scheme == "-") > 1:
         raise AgentError("two logs are -: standard input can be one log only")
 
@@ -126,10 +136,9 @@ class Parts:
     def all(self, plans: list[Plan]) -> list[Part]:
         parts = [part for plan in plans for part in self._of_engine(plan)]
         parts += [(f"access-{each.log}", LOG_INTERVAL_S, partial(self._accesses, each)) for each in self._config.access_logs]
-        gpus = GpuSampler(self._exporter, time.time_ns, load_nvml())
-        if gpus.works:
-            parts.append(("gpu", self._config.gpu_interval_s, lambda: gpus.sample))
-        self._teller.tell("gpu", FOLLOWED if gpus.works else Standing(State.MISSING, "no NVIDIA driver"))
+        parts += self._of_gpus()
+        parts += [(f"gpu-exporter-{url}", EXPORTERS_INTERVAL_S, partial(self._exports, url)) for url in self._config.gpu_exporters]
+        parts.append(("memory", self._config.memory_interval_s, lambda: MemoryWatch(self._exporter, self._pids, time.time_ns).sample))
         if self._config.kmsg:
             parts.append(("kmsg", LOG_INTERVAL_S, self._kernel))
         return parts
@@ -150,6 +159,34 @@ class Parts:
         if plan.log is not None:
             parts.append((f"log-{engine.name}", LOG_INTERVAL_S, partial(self._follows, engine, plan.log, facts)))
         return parts
+
+    def _of_gpus(self) -> list[Part]:
+        """A driver that blocks holds up its own two parts; the third tells of it. It is not closed at the end, which may block too."""
+        gpus = GpuSampler(open_gpus, self._exporter, Owners(self._pids), time.time_ns)
+        faults = XidWatch(gpus, self._exporter, time.time_ns)
+        self._closing.append(gpus.flush)
+
+        def tell() -> None:
+            if gpus.standing is None:
+                return
+            self._teller.tell("gpu", gpus.standing)
+            if gpus.standing is FOLLOWED:
+                self._teller.tell("gpu processes", gpus.processes)
+                self._teller.tell("gpu faults", faults.standing)
+
+        return [
+            ("gpu", self._config.gpu_interval_s, lambda: gpus.step),
+            ("gpu-faults", FAULTS_INTERVAL_S, lambda: faults.step),
+            ("gpu-standing", TELL_INTERVAL_S, lambda: tell),
+        ]
+
+    def _exports(self, url: str) -> Step:
+        scraper = ExporterScraper(url, self._exporter, self._fetch, time.time_ns)
+
+        def step() -> None:
+            self._teller.tell(scraper.name, scraper.scrape())
+
+        return step
 
     def _scrapes(self, engine: Engine, facts: Facts) -> Step:
         scraper, starts = Scraper(engine, self._exporter, self._fetch, time.time_ns), StartWatch()
@@ -214,6 +251,8 @@ class Parts:
                 self._teller.tell("process", watch.standing, about)
             if life is not None and looks % LOOKS_PER_POLL == 0:
                 life.poll()
+                if life.pid is not None:
+                    self._pids.add(life.pid, engine.name)
                 self._teller.tell(f"lifecycle {plan.lifecycle}", life.standing, about)
             looks += 1
             watch.look()

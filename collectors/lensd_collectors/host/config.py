@@ -32,7 +32,11 @@ class AgentConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     pod_logs: str = "/var/log/pods"  # where the kubelet keeps them, for what is called pod:NAMESPACE/POD/CONTAINER
     scrape_interval_s: float = 1.0  # of each engine's /metrics
     scrape_timeout_s: float = 2.0  # after which the engine counts as not answering
-    gpu_interval_s: float = 1.0  # of NVML
+    gpu_interval_s: float = 1.0  # of what the GPUs' driver tells: NVML, or AMD SMI
+    gpu_exporters: tuple[
+        str, ...
+    ] = ()  # URLs of DCGM exporters, scraped each 10 s; a card that the driver tells us of is not taken from them
+    memory_interval_s: float = 5.0  # of the host's memory and what the engines' processes hold of it
     max_lines_per_s: int = 2000  # of one log; what comes over it waits
     export_url: str = "http://127.0.0.1:4318"  # the OTLP door of `lensd serve`
     token_file: str = ""  # bearer token of that door; default: the one in the store's folder

@@ -1,6 +1,5 @@
 """How an engine is set up: what its model list, its model's config.json and its start-up log lines say, as `lensd.config` events."""
 
-import ast
 import contextlib
 import re
 from collections.abc import Callable, Mapping
@@ -12,13 +11,14 @@ import msgspec
 from lensd_collectors import conventions
 from lensd_collectors.export import Exporter
 from lensd_collectors.host.engine import Engine, Fetch, FetchError
+from lensd_collectors.read import settings
+from lensd_collectors.read.flags import read_model_config
+from lensd_collectors.read.settings import Origin
+from lensd_collectors.rows import ConfigFact
 from lensd_collectors.scrub import scrub
 
 ARGS_MARK: Final = "non-default args: "
 LENGTH_LINE: Final = re.compile(r"Using max model len (\d+)\b")
-SECRET_NAME: Final = re.compile(r"key(?!s?_?cache)|token$|secret|password|credential", re.IGNORECASE)
-MOST_ARGS_CHARS: Final = 64 * 1024
-MOST_VALUE_CHARS: Final = 500
 MOST_CONFIG_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -33,15 +33,6 @@ class _Cards(msgspec.Struct):
     data: list[_Card] = []
 
 
-class _TextConfig(msgspec.Struct):
-    max_position_embeddings: int | None = None
-
-
-class _ModelConfig(msgspec.Struct):
-    max_position_embeddings: int | None = None
-    text_config: _TextConfig | None = None
-
-
 def from_models(body: bytes) -> tuple[dict[str, str], str]:
     """Facts in a `/v1/models` answer, and the model's root as it stands there ("" where none does). No answer of that form: none."""
     try:
@@ -50,7 +41,7 @@ def from_models(body: bytes) -> tuple[dict[str, str], str]:
         return {}, ""
     facts: dict[str, str] = {}
     if cards:
-        facts["served_model_name"] = ", ".join(card.id for card in cards)
+        facts["served_model_name"] = " ".join(card.id for card in cards)
     lengths = {card.max_model_len for card in cards if card.max_model_len is not None}
     if len(lengths) == 1:
         facts["max_model_len"] = str(lengths.pop())
@@ -58,59 +49,23 @@ def from_models(body: bytes) -> tuple[dict[str, str], str]:
 
 
 def from_model_dir(folder: Path) -> dict[str, str]:
-    """max_position_embeddings out of a model folder's config.json; nothing where it can't be read."""
+    """What a model folder's config.json says; nothing where it can't be read."""
     try:
         with (folder / "config.json").open("rb") as file:
-            config = msgspec.json.decode(file.read(MOST_CONFIG_BYTES), type=_ModelConfig)
-    except (OSError, ValueError, msgspec.DecodeError):
+            text = file.read(MOST_CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
         return {}
-    length = config.max_position_embeddings
-    if length is None and config.text_config is not None:
-        length = config.text_config.max_position_embeddings
-    return {} if length is None else {"max_position_embeddings": str(length)}
+    rows = read_model_config(text, name="config.json").rows
+    return {row.name: row.value for row in rows if isinstance(row, ConfigFact) and row.name is not None and row.value is not None}
 
 
-def from_line(line: str) -> dict[str, str]:
-    """Facts in one start-up line of vLLM's log; the arguments whose name speaks of a key are left out."""
+def from_line(line: str) -> tuple[dict[str, str], Origin]:
+    """Facts in one start-up line of vLLM's log, and whose word they are; arguments whose name speaks of a key are left out."""
     found = LENGTH_LINE.search(line)
     if found:
-        return {"max_model_len": found[1]}
+        return {"max_model_len": found[1]}, Origin.EFFECTIVE
     _, mark, text = line.partition(ARGS_MARK)
-    if not mark or len(text) > MOST_ARGS_CHARS:
-        return {}
-    given = {name: value for name, value in _arguments(text.strip()).items() if not SECRET_NAME.search(name)}
-    return {name: scrub(_text(value))[:MOST_VALUE_CHARS] for name, value in given.items()}
-
-
-def _arguments(text: str) -> Mapping[str, object]:
-    """The dict that the text is. Values that are no literals are taken as their text; if it is no expression at all, plain values only."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        plain = re.findall(r"'(\w+)': (-?\d+(?:\.\d+)?|True|False|None|'[^'\\]*')(?=[,}])", text)
-        return {name: ast.literal_eval(value) for name, value in plain}
-    if not isinstance(tree, ast.Dict):
-        return {}
-    return {
-        key.value: _literal(value)
-        for key, value in zip(tree.keys, tree.values, strict=True)
-        if isinstance(key, ast.Constant) and isinstance(key.value, str)
-    }
-
-
-def _literal(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return ast.unparse(node)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(each) for each in value)
-    return str(value)
+    return settings.from_dict_text(scrub(text.strip())) if mark else {}, Origin.FLAG
 
 
 class Facts:
@@ -125,19 +80,19 @@ class Facts:
         root = ""
         with contextlib.suppress(FetchError):
             facts, root = from_models(self._fetch(self._engine, "/v1/models"))
+        self.send(facts, Origin.EFFECTIVE)
         for folder in (self._engine.model_dir, root):
             shape = from_model_dir(Path(folder)) if folder else {}
             if shape:
-                facts |= shape
+                self.send(shape, Origin.MODEL)
                 break
-        self.send(facts)
 
     def line(self, line: str) -> None:
         """Sends the facts that stand in a log line."""
         if ARGS_MARK in line or "Using max model len" in line:
-            self.send(from_line(line))
+            self.send(*from_line(line))
 
-    def send(self, facts: Mapping[str, str]) -> None:
+    def send(self, facts: Mapping[str, str], origin: Origin) -> None:
         at_ns = self._clock_ns()
         for name, value in facts.items():
             attributes = {
@@ -145,5 +100,6 @@ class Facts:
                 conventions.FACT_SUBJECT: self._engine.name,
                 conventions.FACT_NAME: name,
                 conventions.FACT_VALUE: value,
+                conventions.FACT_ORIGIN: origin.value,
             }
             self._exporter.event(conventions.EVENT_CONFIG, at_ns=at_ns, attributes=attributes)

@@ -11,6 +11,7 @@ from typing import Final
 from lensd_collectors import conventions
 from lensd_collectors.dialects import load
 from lensd_collectors.export import Exporter
+from lensd_collectors.host import procfs
 from lensd_collectors.host.line import FOLLOWED, Line, Splitter, Standing, State, why
 from lensd_collectors.otlp import Value
 from lensd_collectors.scrub import scrub
@@ -81,14 +82,30 @@ class Kmsg:
 class Pids:
     """Which engine a process belongs or belonged to: the kernel names a process that is gone when its line is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, proc: Path = procfs.PROC) -> None:
+        self._proc = proc
         self._engines: OrderedDict[int, str] = OrderedDict()
+        self._started: dict[int, str] = {}  # of those that were seen to live: a pid is given anew to others
 
     def add(self, pid: int, engine: str) -> None:
+        stat = procfs.stat(pid, self._proc)
+        if stat is not None:
+            self._started[pid] = stat.started
         self._engines[pid] = engine
         self._engines.move_to_end(pid)
         while len(self._engines) > MOST_PIDS:
-            self._engines.popitem(last=False)
+            gone, _ = self._engines.popitem(last=False)
+            self._started.pop(gone, None)
+
+    def engine_of(self, pid: int) -> str | None:
+        """The engine of a process that lives; None where the pid is another's by now."""
+        engine = self._engines.get(pid)
+        stat = procfs.stat(pid, self._proc) if engine is not None else None
+        return engine if stat is not None and stat.started == self._started.get(pid) else None
+
+    def living(self) -> list[tuple[int, str]]:
+        """Those of all engines that live."""
+        return [(pid, engine) for pid in list(self._engines) if (engine := self.engine_of(pid)) is not None]
 
     def engine_in(self, text: str) -> str | None:
         """The engine of the process that a kernel line names; None where it names none of ours."""

@@ -59,6 +59,11 @@ class LifeWatch:
         self.standing = FOLLOWED
         self.ends = 0  # that were told
 
+    @property
+    def pid(self) -> int | None:
+        """The first process of the run that is going on, in the host's own count; None where that is not told."""
+        return self._last.pid if self._last is not None and self._last.running else None
+
     def poll(self) -> None:
         try:
             run = self._ask()

@@ -1,17 +1,18 @@
 """The exact text behind a value that was read from a file: what an on-call engineer can search for in what they sent."""
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 from lensd_collectors.dialects import Dialect, load
 from lensd_collectors.read.engine_log import LONGEST_READ
 from lensd_collectors.read.exchange import MODEL
+from lensd_collectors.read.gpu_table import place_of
 from lensd_collectors.read.http_exchange import read_http
 from lensd_collectors.read.lines import unwrap
 from lensd_collectors.read.prometheus import metric_line
-from lensd_collectors.read.recognise import HEAD_BYTES, Kind, judge
+from lensd_collectors.read.recognise import HEAD_BYTES, TABULAR, Kind, judge
 from lensd_collectors.read.settings import name_of
 from lensd_collectors.scrub import scrub, segments
 
@@ -46,6 +47,11 @@ def quote(src: str, column: str, root: Path) -> tuple[str, str]:
     if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG):
         raw = _line(path, line)
         return cut(raw, _log_focus(raw, column, dialect)), f"{name}:{line}"
+    if kind in TABULAR:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            line = place_of(islice(chain([""], lines), line - 1, None), line, column)
+        raw = _line(path, line)
+        return cut(raw, _named(raw, column)), f"{name}:{line}"
     text = path.read_bytes().decode("utf-8", "replace")
     if kind is Kind.SPANS:
         return _span_quote(text, line, column, name)

@@ -12,13 +12,25 @@ from lensd_collectors.dialects import Dialect, EventPattern
 from lensd_collectors.read import life, settings
 from lensd_collectors.read.access_lines import AccessLines
 from lensd_collectors.read.lines import Clock, Pieces, Whole, dated, unwrap
+from lensd_collectors.read.settings import Origin
 from lensd_collectors.read.tracebacks import Loose, Part, Tracebacks, loose
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 from lensd_collectors.scrub import scrub
 
 LONGEST_LINE: Final = 2000  # characters of a line that are kept
 LONGEST_READ: Final = 1 << 20  # bytes of a line that are looked at
-_REPEATED: Final = {"engine.oom": 64, "engine.kv_too_small": 16, "engine.memory_short": 16, "request.aborted": 256}
+ARGUMENTS: Final = "engine.args"  # the pattern whose facts are the whole of what an engine was given
+_REPEATED: Final = {
+    "engine.oom": 64,
+    "engine.load_oom": 64,
+    "engine.kv_too_small": 16,
+    "engine.memory_short": 16,
+    "engine.memory_profiling_error": 16,
+    "engine.loading": 16,
+    "engine.capturing": 16,
+    "request.aborted": 256,
+}
+"""Events of which the same words are told once a start: how many of the last are remembered."""
 _ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 
@@ -40,9 +52,10 @@ class LineReader:
         self._host = host
         self._clock = clock or Clock(None)
         self._life = life.Life()
-        self._facts: dict[str, str] = {}  # last value of each setting
-        self._stated: set[str] = set()  # settings told since the last start
-        self._told: dict[str, deque[str]] = {name: deque(maxlen=keep) for name, keep in _REPEATED.items()}
+        self._facts: dict[tuple[Origin, str], str | None] = {}  # last value of each setting
+        self._stated: set[tuple[Origin, str]] = set()  # settings told since the last start
+        self._given: frozenset[str] | None = None  # names of the last arguments printed
+        self._told = _nothing_told()
         self._pieces, self._tracebacks = Pieces(), Tracebacks()
         self._exact: Instant | None = None  # what the present line itself says with year and zone
         self._when: Instant | tuple[str, str] | None = None  # of the last line that said: its instant, or date and time to be resolved
@@ -60,6 +73,11 @@ class LineReader:
         """The rows of one line, mostly none or one; `number` counts lines from 1. A line in pieces gives its rows with its last."""
         whole = self._pieces.take(unwrap(line), number)
         return [] if whole is None else self._whole(whole, at_us)
+
+    def recall(self, given: Mapping[str, str]) -> None:
+        """Arguments of the start before this log is read, by name: those that the next start does not print have been taken away."""
+        self._given = frozenset(given)
+        self._facts.update({(Origin.FLAG, name): value for name, value in given.items()})
 
     def rest(self, at_us: int | None = None) -> list[Row]:
         """The rows of lines whose last piece never came."""
@@ -105,6 +123,7 @@ class LineReader:
         stack = self._tracebacks.stack(seen.process) if pattern.severity == "critical" else {}
         if name == life.STARTED:
             self._stated.clear()
+            self._told = _nothing_told()
         groups = match.groupdict()
         ids = (groups.get("request_ids") or groups.get("request_id") or "").split(",")
         ids = [one for one in ids if self._is_new(pattern.name, _SUFFIX.sub("", one) if one else match[0])]
@@ -179,21 +198,31 @@ class LineReader:
         return row
 
     def _config_facts(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
-        values = {field.name: settings.text_of(field.read(match)) for field in pattern.facts}
+        values: dict[str, str | None] = {}
+        for field in pattern.facts:
+            name = settings.name_of(field.name)
+            values[name] = settings.value_of(name, field.read(match))
         if pattern.facts_of:
             form, group = pattern.facts_of
             found = settings.READERS[form](match[group])
             values |= {name: value for name, value in found.items() if form == "dict" or name in self._dialect.settings}
-        facts: list[Row] = []
-        for name, value in values.items():
-            was = self._facts.get(name)
-            if value is None or (name in self._stated and was == value):
-                continue
-            self._facts[name] = value
-            self._stated.add(name)
-            changed = was if was != value else None
-            facts.append(ConfigFact(seen_at=seen.at, subject=self._engine, name=name, value=value, was=changed, src=seen.src))
-        return facts
+        values = {name: value for name, value in values.items() if value is not None}
+        given = pattern.name == ARGUMENTS
+        if given:
+            names = frozenset(values)
+            values |= dict.fromkeys((self._given or names) - names)  # not printed any more: back to the default
+            self._given = names
+        return [row for name, value in values.items() if (row := self._fact(settings.origin_of(name, given=given), name, value, seen))]
+
+    def _fact(self, origin: Origin, name: str, value: str | None, seen: "_Seen") -> ConfigFact | None:
+        """A setting as it is told once a start."""
+        was = self._facts.get((origin, name))
+        if (origin, name) in self._stated and was == value:
+            return None
+        self._facts[origin, name] = value
+        self._stated.add((origin, name))
+        changed = was if was != value else None
+        return ConfigFact(seen_at=seen.at, subject=self._engine, name=name, value=value, was=changed, src=seen.src, origin=origin)
 
     def _is_new(self, name: str, key: str) -> bool:
         """False for what a program prints two or three times: by logger, process and server, or by both of a request's ids."""
@@ -224,6 +253,11 @@ class LineReader:
 
     def _source(self, number: int, live: bool) -> str:
         return f"log:{self._engine or '-'}/{self._path}@{number}" if live else f"{self._path}:{number}"
+
+
+def _nothing_told() -> dict[str, deque[str]]:
+    """What was told since the last start: one that fails like the one before it says the same words."""
+    return {name: deque(maxlen=keep) for name, keep in _REPEATED.items()}
 
 
 class _Seen:

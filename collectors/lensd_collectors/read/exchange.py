@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.read.error_body import read_error
+from lensd_collectors.read.settings import Origin
 from lensd_collectors.rows import ConfigFact, HttpExchange, Row
 
 MODEL: Final = re.compile(r"\\?\"model\\?\"\s*:\s*\\?\"(?P<model>[^\"\\]+)\\?\"")
@@ -60,7 +61,8 @@ def models_listed(body: str, src: str, engine: str | None) -> list[Row]:
     for model in document["data"]:
         if not isinstance(model, dict) or model.get("object") != "model" or not isinstance(model.get("id"), str):
             continue
-        facts.append(ConfigFact(subject=engine, name="served_model_name", value=model["id"], src=src))
+        facts.append(ConfigFact(subject=engine, name="served_model_name", value=model["id"], src=src, origin=Origin.EFFECTIVE))
         if isinstance(model.get("max_model_len"), int):
-            facts.append(ConfigFact(subject=engine, name="max_model_len", value=str(model["max_model_len"]), src=src))
+            length = str(model["max_model_len"])
+            facts.append(ConfigFact(subject=engine, name="max_model_len", value=length, src=src, origin=Origin.EFFECTIVE))
     return facts

@@ -1,14 +1,19 @@
-"""How a server was started (command line, environment) and what its model's config.json says → config facts."""
+"""How a server was started (command line, environment), or what was changed in that, and what its model's config.json says → facts."""
 
 import json
 import re
 import shlex
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from lensd_collectors.read import settings
-from lensd_collectors.rows import ConfigFact, Row
+from lensd_collectors.read.lines import rfc3339
+from lensd_collectors.read.revisions import Rank, compare, rank_of
+from lensd_collectors.read.settings import Origin
+from lensd_collectors.rows import ConfigFact, Instant, Row
 from lensd_collectors.scrub import is_placeholder, scrub
 
 _ENVIRONMENT: Final = re.compile(
@@ -21,8 +26,19 @@ LONGEST_COMMAND: Final = 32_768  # characters; what is longer was typed by nobod
 MODEL_KEYS: Final = (
     "max_position_embeddings", "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim",
     "sliding_window", "torch_dtype", "dtype", "vocab_size", "kv_lora_rank", "qk_rope_head_dim", "num_experts", "num_local_experts",
-    "_name_or_path",
+    "_name_or_path", "use_sliding_window", "max_window_layers", "sliding_window_pattern", "attention_chunk_size", "qk_nope_head_dim",
+    "v_head_dim", "intermediate_size", "moe_intermediate_size", "n_routed_experts", "tie_word_embeddings", "num_kv_heads", "n_head_kv",
+    "multi_query_group_num", "num_attention_groups", "n_layer", "n_head", "n_embd", "attn_layer_period", "attn_layer_offset",
+    "full_attention_interval", "index_topk", "layer_group_size", "num_kv_shared_layers", "global_head_dim", "is_encoder_decoder",
+    "num_layers", "n_shared_experts", "first_k_dense_replace", "q_lora_rank", "shared_expert_intermediate_size", "decoder_sparse_step",
 )  # fmt: skip
+NESTED: Final = ("compress_ratios", "block_configs", "linear_attn_config", "cross_attention_layers")  # kept is only that they are there
+COUNTED: Final = ("layer_types", "hybrid_override_pattern")  # one entry a layer: kept as how many there are of each
+QUANTISATION: Final = {"quant_method": "quant_method", "bits": "quant_bits", "w_bit": "quant_bits"}
+_SETTING: Final = r"(?=\s*(?:- +)?[\"']?(?:--\w|vllm\b|python|export\b|[A-Z_]+[=:]))"
+_ADDED: Final = re.compile(rf"^\+{_SETTING}")
+_REMOVED: Final = re.compile(rf"^-{_SETTING}")
+_DATED: Final = re.compile(r"^\s*(?:#+\s*)?(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?\b[\s:,-]*")
 
 
 class FlagRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,21 +47,67 @@ class FlagRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_flags(text: str, *, name: str, engine: str | None = None) -> FlagRows:
-    """Facts of command lines and environment lines; a key is never kept, but that it is an untouched example is."""
+    """Facts of command lines and environment lines; a key is never kept, but that it is an untouched example is.
+
+    A date before a command, on its own line or a comment's, is the instant of the facts below it. Of a unified diff the new
+    value is the fact, and the old one what it was; a setting that is only taken away is a fact without a value. So it is with
+    commands below lines that say which is the older (`# rev 41`, `# before`).
+    """
+    lines = _joined(text)
+    if any(_ADDED.match(line) for _, line in lines):
+        return _diff(lines, name=name, engine=engine)
     rows: list[Row] = []
     unread = 0
-    for number, line in _joined(text):
-        variable = _ENVIRONMENT.match(line)
-        if variable:
-            found = _variable(variable["name"], variable["value"].strip("'\""))
-        elif len(line) <= LONGEST_COMMAND and ("--" in line or _PROGRAM.search(line)):
-            found = _command(line)
-        else:
-            found = {}
+    at: Instant | None = None
+    groups: list[tuple[Rank | None, list[ConfigFact]]] = [(None, [])]
+    for number, line in lines:
+        dated = _DATED.match(line)
+        if dated:
+            at = rfc3339(f"{dated['at'].replace(' ', 'T')}{dated['zone'] or 'Z'}") or at
+            line = line[dated.end() :] if not line.lstrip().startswith("#") else line
+        found = _settings(line)
         if not found and line.strip() and not line.lstrip().startswith(("#", "$")):
             unread += 1
-        rows += [ConfigFact(subject=engine, name=key, value=value, src=f"{name}:{number}") for key, value in found.items()]
+        if not found and line.strip() and (rank := rank_of(line)) is not None:
+            groups.append((rank, []))
+        facts = [_fact(key, value, engine, f"{name}:{number}", at=at) for key, value in found.items()]
+        groups[-1][1].extend(fact for fact in facts if at is None)
+        rows += facts
+    return FlagRows(rows=[*rows, *compare([group for group in groups if group[1]])], unread_lines=unread)
+
+
+def _diff(lines: list[tuple[int, str]], *, name: str, engine: str | None) -> FlagRows:
+    """Both sides of a diff: what stands on neither changed side is as it was."""
+    kept: dict[str, tuple[str, int]] = {}
+    old: dict[str, tuple[str, int]] = {}
+    new: dict[str, tuple[str, int]] = {}
+    unread = 0
+    for number, line in lines:
+        added, removed = _ADDED.match(line), _REMOVED.match(line)
+        side, mark = (new, added) if added else (old, removed) if removed else (kept, None)
+        found = _settings(line[mark.end() :] if mark else line)
+        side.update({key: (value, number) for key, value in found.items()})
+        unread += not found and bool(line.strip()) and not line.startswith(("#", "$", "@@", "--- ", "+++ ", "diff ", "index "))
+    rows: list[Row] = []
+    for key in {**kept, **old, **new}:
+        before = old.get(key) or kept.get(key)
+        value, number = new.get(key) or (kept[key] if key in kept else (None, old[key][1]))
+        was = before[0] if before is not None and before[0] != value else None
+        rows.append(_fact(key, value, engine, f"{name}:{number}", was=was))
     return FlagRows(rows=rows, unread_lines=unread)
+
+
+def _settings(line: str) -> dict[str, str]:
+    variable = _ENVIRONMENT.match(line)
+    if variable:
+        return _variable(variable["name"], variable["value"].strip("'\""))
+    if len(line) <= LONGEST_COMMAND and ("--" in line or _PROGRAM.search(line)):
+        return _command(line)
+    return {}
+
+
+def _fact(name: str, value: str | None, engine: str | None, src: str, *, at: Instant | None = None, was: str | None = None) -> ConfigFact:
+    return ConfigFact(seen_at=at, subject=engine, name=name, value=value, was=was, src=src, origin=Origin.FLAG)
 
 
 def read_model_config(text: str, *, name: str, engine: str | None = None) -> FlagRows:
@@ -58,13 +120,32 @@ def read_model_config(text: str, *, name: str, engine: str | None = None) -> Fla
         return FlagRows(rows=[], unread_lines=text.count("\n") + 1)
     inner: dict[str, object] = next((document[key] for key in ("text_config", "llm_config") if isinstance(document.get(key), dict)), {})
     rows: list[Row] = []
-    for key in MODEL_KEYS:
-        value = settings.text_of(inner.get(key, document.get(key)))
-        if value is not None:
-            line = text.count("\n", 0, max(0, text.find(f'"{key}"'))) + 1
-            fact = "name_or_path" if key == "_name_or_path" else settings.name_of(key)
-            rows.append(ConfigFact(subject=engine, name=fact, value=value, src=f"{name}:{line}"))
+    for key, fact, value in _of_model({**document, **inner}):
+        line = text.count("\n", 0, max(0, text.find(f'"{key}"'))) + 1
+        rows.append(ConfigFact(subject=engine, name=fact, value=value, src=f"{name}:{line}", origin=Origin.MODEL))
     return FlagRows(rows=rows, unread_lines=0)
+
+
+def _of_model(document: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Key as it is written, name and value of each fact."""
+    found: list[tuple[str, str, str | None]] = []
+    for key in MODEL_KEYS:
+        fact = "name_or_path" if key == "_name_or_path" else settings.name_of(key)
+        found.append((key, fact, settings.value_of(fact, document.get(key))))
+    found += [(key, key, _counted(document.get(key))) for key in COUNTED]
+    found += [(key, key, "given") for key in NESTED if document.get(key)]
+    quantised = document.get("quantization_config")
+    if isinstance(quantised, dict):
+        found += [(key, fact, settings.text_of(quantised.get(key))) for key, fact in QUANTISATION.items()]
+    return [(key, fact, value) for key, fact, value in found if value is not None]
+
+
+def _counted(value: object) -> str | None:
+    """`full_attention=10 sliding_attention=52` of a list with one kind a layer, or of a text with one letter a layer."""
+    if not (isinstance(value, str) or (isinstance(value, list) and all(isinstance(kind, str) for kind in value))):
+        return None
+    counts = Counter(value)
+    return settings.text_of([f"{kind}={counts[kind]}" for kind in sorted(counts)])
 
 
 def _joined(text: str) -> list[tuple[int, str]]:
@@ -82,7 +163,7 @@ def _joined(text: str) -> list[tuple[int, str]]:
 def _variable(name: str, value: str) -> dict[str, str]:
     key = name.lower()
     if not settings.is_secret(key):
-        return {key: scrub(value)[:200]}
+        return {key: settings.spelled(key, scrub(value)[: settings.LONGEST])}
     return {key.removeprefix("vllm_"): value if is_placeholder(value) else "***"}
 
 
@@ -108,7 +189,8 @@ def _command(line: str) -> dict[str, str]:
         text = " ".join(values) or ("false" if off else "true")
         if settings.is_secret(key):
             text = text if is_placeholder(text) else "***"
-        found[key.removeprefix("no_") if off else key] = text[:200]
+        key = key.removeprefix("no_") if off else key
+        found[key] = settings.spelled(key, text[: settings.LONGEST])
     return found
 
 

@@ -20,6 +20,7 @@ _WRAPPERS: Final = re.compile(
 )
 
 
+_CTIME: Final = re.compile(r"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})")
 _WEB_TIME: Final = re.compile(
     r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<hours>[+-]\d\d)(?P<minutes>\d\d)"
 )
@@ -132,7 +133,10 @@ def rfc3339(text: str) -> Instant | None:
 
 
 def dated(text: str) -> Instant | None:
-    """The instant that a line names with year and zone: RFC 3339, or as web servers write it (`18/Nov/2026:10:00:05 +0000`)."""
+    """The instant that a line names with its year: RFC 3339, as web servers write it (`18/Nov/2026:10:00:05 +0000`), or as C's
+    `ctime` does, without a zone (`Wed Nov 18 10:00:05 2026`)."""
+    if (match := _CTIME.fullmatch(text)) and match["month"] in _MONTHS:
+        return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{int(match['day']):02d}T{match['time']}")
     if "/" not in text:
         return rfc3339(text)
     match = _WEB_TIME.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Prometheus text, one scrape or several after another → engine samples, points and facts; and the line behind a column."""
+"""Prometheus text, one scrape or several after another → engine and GPU samples, points and facts; and the line behind a column."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lensd_collectors.dialects import Dialect, load
+from lensd_collectors.dialects import Dialect, GpuTable, load
+from lensd_collectors.read import gpu_series
 from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.read.samples import Series, engine_samples, group_of, picked
-from lensd_collectors.read.settings import name_of
+from lensd_collectors.read.settings import name_of, origin_of, spelled
 from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
 SAMPLE: Final = re.compile(
@@ -83,6 +84,8 @@ def read_prometheus(text: str, *, name: str, engine: str | None = None, at_us: I
             rows += engine_samples(dialect, scrape.series, engine=engine, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
             rows += _points(dialect, scrape.series, at, name)
             rows += _facts(dialect, scrape.series, at, name, engine)
+        for table in gpu_tables(scrape.series):
+            rows += gpu_series.gpu_samples(table, scrape.series, host=None, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
     known = count + sum(1 for line in lines if not line.strip() or _META.match(line) or _SCRAPED.match(line))
     return PrometheusRows(rows=rows, series=count, unread_lines=len(lines) - known)
 
@@ -91,6 +94,16 @@ def dialects_of(series: Iterable[Series]) -> list[Dialect]:
     """The engines whose metrics stand in a scrape."""
     names = {one.name.split(":", 1)[0] + ":" for one in series if ":" in one.name}
     return [dialect for dialect in load().values() if dialect.recognise.metric_prefix in names]
+
+
+def gpu_tables(series: Iterable[Series]) -> list[GpuTable]:
+    """The GPU exporters whose metrics stand in a scrape."""
+    names = {one.name for one in series}
+    return [
+        dialect.gpu
+        for dialect in load().values()
+        if dialect.gpu is not None and dialect.recognise.metric_prefix is not None and not names.isdisjoint(dialect.gpu.names)
+    ]
 
 
 def instant_in_name(name: str) -> Instant | None:
@@ -114,6 +127,11 @@ def metric_line(lines: Sequence[str], column: str, at_line: int) -> int | None:
         found = picked(dialect.selectors.get(column, ()), group)
         if found:
             return max(found, key=lambda one: one.value).line
+    for table in gpu_tables([here]):
+        card = gpu_series.groups(table, scrape.series).get(gpu_series.place_of(table, here.labels), [])
+        behind = gpu_series.behind(table, column, card)
+        if behind:
+            return max(behind, key=lambda one: one.value).line
     part = {"value": "_sum", "counts": "_count"}.get(column)
     base = _base(here.name)
     if part and base:
@@ -162,10 +180,10 @@ def _facts(dialect: Dialect, series: list[Series], at: Instant | None, name: str
     facts: list[Row] = []
     for one in series:
         for label in dialect.infos.get(one.name, ()):
-            value = one.labels.get(label, "None")
+            value, fact = one.labels.get(label, "None"), name_of(label)
             if value not in ("None", ""):
-                text = value.lower() if value in ("True", "False") else value
-                facts.append(ConfigFact(seen_at=at, subject=engine, name=name_of(label), value=text, src=f"{name}:{one.line}"))
+                src, origin = f"{name}:{one.line}", origin_of(fact, given=False)
+                facts.append(ConfigFact(seen_at=at, subject=engine, name=fact, value=spelled(fact, value), src=src, origin=origin))
     return facts
 
 

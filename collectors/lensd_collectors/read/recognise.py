@@ -10,11 +10,12 @@ from typing import Final
 import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
-from lensd_collectors.read import engine_log, exchange, flags, http_exchange, json_lines, prometheus, spans
+from lensd_collectors.read import engine_log, exchange, flags, gpu_table, http_exchange, json_lines, prometheus, spans
 from lensd_collectors.read.lines import unwrap
 from lensd_collectors.rows import TABLES, Instant, Row
 
 HEAD_BYTES: Final = 64 * 1024
+TABLE_LINES: Final = 200  # in which a table must show itself
 LARGEST_DOCUMENT: Final = 256 << 20  # bytes of a file that must be held as a whole (scrapes, spans, exchanges)
 
 
@@ -27,8 +28,12 @@ class Kind(StrEnum):
     MODEL_CONFIG = "model_config"
     ACCESS_LOG = "access_log"
     GPU_CSV = "gpu_csv"
+    PROCESS_TABLE = "process_table"
     NOTES = "notes"
     UNKNOWN = "unknown"
+
+
+TABULAR: Final = (Kind.GPU_CSV, Kind.PROCESS_TABLE)
 
 
 class FileRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +81,11 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
     if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) and dialect is not None:
         log = engine_log.read_log(path, dialect, name=label, engine=engine, reference_us=reference_us)
         return _file_rows(kind, log.rows, log.unread_lines, dialect.name)
-    if kind in (Kind.GPU_CSV, Kind.NOTES, Kind.UNKNOWN, Kind.ACCESS_LOG):
+    if kind in TABULAR:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            table = gpu_table.read_gpu_table(lines, name=label, engine=engine)
+        return _file_rows(kind, table.rows, table.unread_lines, None)
+    if kind in (Kind.NOTES, Kind.UNKNOWN, Kind.ACCESS_LOG):
         return _file_rows(kind, [], _count_lines(path), None)
     with path.open("rb") as file:
         text = file.read(LARGEST_DOCUMENT).decode("utf-8", "replace")
@@ -124,6 +133,9 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
         return Kind.GPU_CSV, None
     if _is_prometheus(lines):
         return Kind.PROMETHEUS, None
+    subject = gpu_table.subject_of(lines[:TABLE_LINES])
+    if subject is not None:
+        return (Kind.GPU_CSV if subject is gpu_table.Subject.CARDS else Kind.PROCESS_TABLE), None
     dialect = _log_dialect(lines)
     if dialect is not None:
         return (Kind.ENGINE_LOG if dialect.role is Role.ENGINE else Kind.ACCESS_LOG), dialect

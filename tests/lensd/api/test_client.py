@@ -168,6 +168,17 @@ CALLS: list[tuple[Call, Any, tuple[str, str, dict[str, str]]]] = [
         page({"seen_at": "2026-11-29T14:55:30Z", "engine": "e1", "value": 3}),
         ("GET", "/series", {"name": "engine_samples.waiting", "engine": "e1", "since": "1", "until": "2"}),
     ),
+    (
+        lambda c: c.series("gpu_samples.util", host="h0", gpu="1"),
+        page({"seen_at": "2026-11-29T14:55:30Z", "host": "h0", "gpu": "1", "value": 0.5}),
+        ("GET", "/series", {"name": "gpu_samples.util", "host": "h0", "gpu": "1"}),
+    ),
+    (
+        lambda c: c.memory(engine="e1", since=1, until=2),
+        {"items": [], "marks": [], "step_s": 10},
+        ("GET", "/memory", {"engine": "e1", "since": "1", "until": "2"}),
+    ),
+    (lambda c: c.gpus(), page({"gpu": "0", "host": "h0"}), ("GET", "/gpus", {})),
     (lambda c: c.deliveries(), page(DELIVERY), ("GET", "/deliveries", {})),
     (lambda c: c.changes(41), {"seq": 42}, ("GET", "/changes", {"since": "41"})),
 ]

@@ -9,7 +9,7 @@ import tomllib
 
 import msgspec
 import pytest
-from lensd_collectors.rows import EngineSample, SpanRow
+from lensd_collectors.rows import EngineSample, GpuSample, SpanRow
 from pretending import DOOR, INSIDE, KEY, SENDS, SPANS, TRACED, pretending
 from seeded import T0, TOKEN, served
 
@@ -155,13 +155,15 @@ def test_ids_in_the_log_are_told_of(folder):
     assert seen(folder, "--enable-log-requests", log=folder / "vllm.log")["ids"] == ["chatcmpl-ID in the engine's log, without times"]
 
 
-def test_what_the_daemon_has_heard_counts_where_the_process_says_nothing(folder):
+@pytest.mark.parametrize("on_card", ["e0", "another", None])
+def test_what_the_daemon_has_heard_counts_where_the_process_says_nothing(folder, on_card):
     store = MemoryStore()
     span = {"trace_id": "t", "name": "x", "kind": "server", "started_at": T0}
     store.append(
         batch_of(
             {
                 "engine_samples": [EngineSample(seen_at=T0, engine="e0", up=True)],
+                "gpu_samples": [GpuSample(seen_at=T0, host="h", gpu="0", pid=11, pid_engine=on_card, pid_used_bytes=1)],
                 "spans": [
                     SpanRow(span_id="a", engine="e0", **span | {"name": "llm_request"}),
                     SpanRow(span_id="b", engine="e0", scope="lensd.gateway", **span),
@@ -176,7 +178,9 @@ def test_what_the_daemon_has_heard_counts_where_the_process_says_nothing(folder)
         api = url.removeprefix("http://")
         (folder / "running.toml").write_text(f'[serve]\napi = "{api}"\ntoken_file = "{folder}/token"\n')
         told = seen(folder, log=folder / "vllm.log", arguments=("--name", "e0"), config="running.toml")
-    assert told["rungs"] == ["0", "1", "2", "5"]
+    assert told["rungs"] == ["0", "1", "2", "5", *(["host"] if on_card == "e0" else [])]
+    assert told["rung"] == 5
+    assert ("slow-decode-gpu-throttle" in told["labels"]) == (on_card == "e0")
     assert told["stages"] == {
         "client": "client", "auth_routing": "gateway", "queue": "llm_request", "prefill": "llm_request", "decode": "llm_request",
         "streaming": "gateway",

@@ -37,6 +37,9 @@ token_file = "token"
 keys_file = "keys.toml"
 """
 REFUSED = 'HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\n\r\n{"error":"Unauthorized"}'
+MODEL = """{"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
+"intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072, "torch_dtype": "bfloat16"}
+"""
 KEYS = f'[[keys]]\nid = "team-a"\nsha256 = "{"ab" * 32}"\nlast4 = "x7Qd"\nmodels = ["tiny-*", "*-chat"]\n'
 
 
@@ -45,10 +48,17 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     fill_folder(folder / "store")
     _fill(folder / "scraped", engine_samples=[EngineSample(seen_at=T0, engine="e0", up=True, running=1.0)])
+    lengths = [_turn(n, 600 + 40 * n, completion_tokens=300) for n in range(1, 41)]
+    _fill(
+        folder / "busy",
+        requests=lengths,
+        engine_samples=[EngineSample(seen_at=T0 + n, engine="e0", running=float(n % 7)) for n in range(40)],
+    )
     _fill(folder / "agents", requests=[_turn(n, tokens) for n, tokens in enumerate((900, 2100, None, 3400), 1)])
     for name, text in {
         "lensd.toml": CONFIG, "token": TOKEN, "wrong-token": "nonsense", "keys.toml": KEYS, "bad.toml": '[serve]\nstor = "x"\n',
         "logs/resp.txt": REFUSED, "damaged/store.json": "zzz", "garbage/store.json": '{"schema_version":1}', "garbage/main.duckdb": "zzz",
+        "8b/config.json": MODEL, "new/config.json": MODEL.replace("llama", "never_heard_of"), "list/config.json": "[]",
         "newer/store.json": '{"schema_version":99}', "empty/.keep": "", "binary/ls": "\x7fELF\0\0\0",
         "secrets.toml": '[gateway]\nupstreams = [{url = "http://user:s3cr3t@e0:8000"}]\n[[alerts.webhooks]]\nname = "ops"\n'
         'url = "https://hooks.example/T0/s3cr3t?key=s3cr3t"\n',
@@ -65,8 +75,8 @@ def _fill(folder, **rows):
     store.close()
 
 
-def _turn(number, tokens):
-    how = {"outcome": "ok", "status": 200} if tokens else {"outcome": "refused", "status": 503}
+def _turn(number, tokens, **more):
+    how = ({"outcome": "ok", "status": 200} if tokens else {"outcome": "refused", "status": 503}) | more
     return RequestRow(
         request_key=number, revision=0, request_id=f"turn-{number}", started_at=T0 + number * 10_000_000, settled=True, session_id="run-7",
         model="tiny", prompt_tokens=tokens, total_ms=250.0, **how,

@@ -129,4 +129,4 @@ def test_kernel_lines_of_the_agent_are_events_of_the_engine_it_names() -> None:
     [row] = Logs(load()).rows(logs({"name": "lensd.engine.log", "body": body, "attributes": attributes}), AT_US)["events"]
     assert isinstance(row, Event)
     assert (row.name, row.severity, row.engine, row.seen_at) == ("host.oom_kill", "critical", "e0", AT_US)
-    assert json.loads(row.fields or "") == {"pid": 4471, "process": "VLLM::EngineCor"}
+    assert json.loads(row.fields or "") == {"pid": 4471, "process": "VLLM::EngineCor", "cgroup": "Memory cgroup"}

@@ -1,7 +1,7 @@
 """Requests by the names people have for them, sessions in order, and whether anything here tells ids at all."""
 
 import pytest
-from lensd_collectors.rows import EngineSample, Event, HttpExchange, RequestRow, SpanRow
+from lensd_collectors.rows import EngineSample, Event, GpuSample, HttpExchange, RequestRow, SpanRow
 
 from lensd.store import queries, sources
 from lensd.store.arrow import batch_of
@@ -123,11 +123,16 @@ def test_links_say_which_sources_spoke_and_when_last(store):
             SpanRow(trace_id="t", span_id="c", name="POST /v1", kind="server", scope="lensd.vllm", engine="e0", started_at=T0 + 4),
             SpanRow(trace_id="t", span_id="d", name="POST /v1", kind="server", scope="lensd.gateway", engine="e0", started_at=T0 + 6),
         ],
+        gpu_samples=[
+            GpuSample(seen_at=T0 + 7, host="h", gpu="0", used_bytes=1),  # a card says of no engine that it is on it
+            GpuSample(seen_at=T0 + 8, host="h", gpu="0", pid=11, pid_engine="e0", pid_used_bytes=1),
+        ],
     )
     with store.cursor() as cursor:
         found = {(row["engine"], row["kind"]): row["last_at"].microsecond for row in sources.links(cursor, NOW)}
     assert found == {
         ("e0", "scrape"): 5, ("e0", "log"): 0, ("e0", "plugin"): 2, (None, "llm_request"): 3, ("e0", "middleware"): 4, ("e0", "gateway"): 6,
+        ("e0", "gpu"): 8,
     }  # fmt: skip
 
 

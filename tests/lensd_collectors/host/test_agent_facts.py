@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lensd_collectors.dialects import load
 from lensd_collectors.host.config import WatchedEngine
 from lensd_collectors.host.engine import Engine, FetchError, FetchFailure, resolve
 from lensd_collectors.host.facts import Facts, from_line, from_model_dir, from_models
+from lensd_collectors.read import settings
+from lensd_collectors.read.engine_log import LineReader
+from lensd_collectors.rows import ConfigFact
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "vllm-0.32.0"
 MODELS = (CAPTURES / "models.json").read_bytes()
@@ -50,10 +54,11 @@ def test_model_config_that_is_not_there(tmp_path: Path) -> None:
 
 def test_real_arguments_line() -> None:
     [line] = [line for line in (CAPTURES / "startup-err-max-len-gt-derived.log").read_text().splitlines() if "non-default args" in line]
-    facts = from_line(line)
+    facts, origin = from_line(line)
+    assert origin == "flag"
     assert facts["max_model_len"] == "99999"
     assert facts["served_model_name"] == "tiny-llama"
-    assert facts["enforce_eager"] == "True"
+    assert facts["enforce_eager"] == "true"
     assert "api_key" not in facts
 
 
@@ -74,11 +79,12 @@ def test_real_arguments_line() -> None:
     ],
 )
 def test_arguments(text: str, facts: dict[str, str]) -> None:
-    assert from_line(f"(APIServer pid=1) INFO 11-29 15:06:31 [api_utils.py:286] non-default args: {text}") == facts
+    assert from_line(f"(APIServer pid=1) INFO 11-29 15:06:31 [api_utils.py:286] non-default args: {text}")[0] == facts
 
 
 def test_length_line() -> None:
-    assert from_line("(APIServer pid=1) INFO 11-29 14:53:50 [model.py:2152] Using max model len 512") == {"max_model_len": "512"}
+    line = "(APIServer pid=1) INFO 11-29 14:53:50 [model.py:2152] Using max model len 512"
+    assert from_line(line) == ({"max_model_len": "512"}, "effective")
 
 
 def test_engine_start(recorder: Any, tmp_path: Path) -> None:
@@ -90,6 +96,7 @@ def test_engine_start(recorder: Any, tmp_path: Path) -> None:
     assert recorder.attributes(event) == {
         "event.name": "lensd.config", "lensd.engine": "e0", "lensd.engine.kind": "vllm",
         "lensd.config.subject": "e0", "lensd.config.name": "served_model_name", "lensd.config.value": "tiny-llama",
+        "lensd.config.origin": "effective",
     }  # fmt: skip
 
 
@@ -102,3 +109,21 @@ def test_engine_start_without_a_model_list(recorder: Any, tmp_path: Path) -> Non
     engine = resolve(WatchedEngine(url="http://127.0.0.1:8100", model_dir=str(tmp_path)))
     Facts(engine, recorder, refuse, lambda: 7).engine_started()
     assert recorder.facts() == {"max_position_embeddings": "2048"}
+    assert [recorder.attributes(event)["lensd.config.origin"] for event in recorder.events] == ["model"]
+
+
+LINES = [
+    "(APIServer pid=1) INFO 11-29 15:06:31 [api_utils.py:286] non-default args: {'model_tag': 'm', 'enforce_eager': True, "
+    "'served_model_name': ['a', 'b'], 'max_model_len': '32k', 'gpu_memory_utilization': 0.90, 'kv_cache_dtype': 'fp8', "
+    "'compilation_config': CompilationConfig(level=3)}",
+    "(APIServer pid=1) INFO 11-29 15:06:33 [model.py:2152] Using max model len 32000",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_says_the_same_whether_the_agent_or_the_receiver_reads_it(line: str) -> None:
+    facts, origin = from_line(line)
+    rows = LineReader(load()["vllm"], engine="e", path="x").feed(line, number=1, at_us=1)
+    assert {row.name: (row.value, row.origin) for row in rows if isinstance(row, ConfigFact)} == {
+        settings.name_of(name): (value, origin) for name, value in facts.items()
+    }

@@ -172,7 +172,6 @@ def test_agent_runs_all_its_parts_and_stops(recorder: Any, monkeypatch: pytest.M
     server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setattr(agent, "Exporter", lambda *_, **__: recorder)
-    monkeypatch.setattr(agent, "load_nvml", lambda: None)
     log = tmp_path / "log"
     engine = WatchedEngine(url=f"http://127.0.0.1:{server.server_address[1]}", name="e0", log=str(log))
     stopping = threading.Event()

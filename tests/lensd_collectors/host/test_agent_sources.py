@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from lensd_collectors.host import agent
+from lensd_collectors.host.card import Driver, UnavailableDriverError
 from lensd_collectors.host.config import AccessLog, AgentConfig, WatchedEngine
 from lensd_collectors.host.docker import DockerLog
 from lensd_collectors.host.engine import AgentError
 from lensd_collectors.host.journald import Journal
 from lensd_collectors.host.line import FOLLOWED, Standing, State
+from lensd_collectors.host.nvml import NO_DRIVER
 from lensd_collectors.host.pods import PodLog
 from lensd_collectors.host.sources import Place, Teller, lifecycle_place, log_place, open_source
 from lensd_collectors.host.standard_input import StandardInput
@@ -144,7 +146,7 @@ def test_an_agent_to_which_everything_is_denied_follows_what_is_left(
     recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(agent, "Exporter", lambda *_, **__: recorder)
-    monkeypatch.setattr(agent, "load_nvml", lambda: None)
+    monkeypatch.setattr(agent, "open_gpus", no_driver)
     monkeypatch.setattr("lensd_collectors.host.kmsg.PATH", tmp_path / "none")
     monkeypatch.setattr(agent, "Kmsg", lambda: agent_kmsg(tmp_path / "none"))
     log = tmp_path / "access.log"
@@ -186,6 +188,10 @@ def test_an_agent_to_which_everything_is_denied_follows_what_is_left(
     line = next(each for each in recorder.events if each.event_name == "lensd.engine.log")
     assert (recorder.attributes(line)["lensd.engine.kind"], recorder.attributes(line)["lensd.engine"]) == ("nginx", "e0")
     assert "vllm" not in recorder.attributes(line).values()
+
+
+def no_driver() -> Driver:
+    raise UnavailableDriverError(NO_DRIVER)
 
 
 def agent_kmsg(path: Path) -> Any:

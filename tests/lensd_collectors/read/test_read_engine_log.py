@@ -72,7 +72,11 @@ def test_a_start_gives_version_ready_and_facts() -> None:
         "engine.started",
         "engine.args",
         "engine.loading",
+        "engine.checkpoint",
+        "engine.loading",
+        "engine.kv_memory",
         "engine.kv_capacity",
+        "engine.initialized",
         "engine.process",
         "engine.ready",
         "engine.log.error",
@@ -83,8 +87,12 @@ def test_a_start_gives_version_ready_and_facts() -> None:
     assert (told["max_model_len"], told["max_num_seqs"], told["served_model_name"]) == ("512", "4", "tiny-llama")
     assert told["kv_cache_tokens"] == "2097152"
     assert "api_key" not in told
-    sources = {row.src for row in rows if isinstance(row, ConfigFact) and row.name == "max_model_len"}
-    assert sources == {"startup-http-otlp-compile.log:8"}  # said again by two later lines of the same start
+    sources = [(row.src, row.origin) for row in rows if isinstance(row, ConfigFact) and row.name == "max_model_len"]
+    assert sources == [  # said a third time by a later line of the same start
+        ("startup-http-otlp-compile.log:8", "flag"),
+        ("startup-http-otlp-compile.log:11", "effective"),
+    ]
+    assert [row.origin for row in rows if isinstance(row, ConfigFact) and row.name == "kv_cache_tokens"] == ["measured"]
 
 
 def test_stats_lines_are_samples_with_throughput_beside_them() -> None:
@@ -137,6 +145,31 @@ def test_a_second_start_without_an_end_is_told() -> None:
     assert names(rows) == ["engine.started", "engine.started"]
     changed = [(row.name, row.value, row.was) for row in rows if isinstance(row, ConfigFact) and row.was]
     assert changed == [("max_model_len", "4096", "8192")]
+
+
+BANNER = "INFO 11-01 16:08:31 [api_server.py:1896] vLLM API server version 0.9.2"
+ARGS = "INFO 11-01 16:08:32 [utils.py:233] non-default args: "
+
+
+def args_of(*starts: str) -> list[tuple[str | None, str | None, str | None]]:
+    rows = feed(*(line for given in starts for line in (BANNER, ARGS + given)))
+    return [(row.name, row.value, row.was) for row in rows if isinstance(row, ConfigFact)]
+
+
+def test_each_start_tells_its_arguments_again() -> None:
+    assert args_of("{'max_num_seqs': 8}", "{'max_num_seqs': 8}") == [("max_num_seqs", "8", None)] * 2
+
+
+def test_an_argument_that_the_next_start_is_not_given_is_back_to_its_default() -> None:
+    told = args_of("{'max_model_len': 4096, 'max_num_seqs': 8}", "{'max_num_seqs': 8}", "{'max_num_seqs': 8}")
+    assert told[2:] == [("max_num_seqs", "8", None), ("max_model_len", None, "4096"), ("max_num_seqs", "8", None)]
+
+
+def test_an_argument_of_a_start_that_was_read_by_another_run_is_remembered() -> None:
+    reader = LineReader(load()["vllm"], engine=None, path="x")
+    reader.recall({"max_model_len": "4096"})
+    [fact] = [row for row in reader.feed(ARGS + "{}", number=1, at_us=1) if isinstance(row, ConfigFact)]
+    assert (fact.name, fact.value, fact.was, fact.origin) == ("max_model_len", None, "4096", "flag")
 
 
 def test_an_out_of_memory_line_gives_sizes_and_the_calls_before_it() -> None:

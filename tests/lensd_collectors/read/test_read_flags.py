@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lensd_collectors.read.flags import read_flags, read_model_config
+from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.rows import ConfigFact, Row
 
 
@@ -66,8 +67,130 @@ def test_a_model_config() -> None:
     assert facts(inner) == {"max_position_embeddings": "8192"}
 
 
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("--max-model-len 32k", ("max_model_len", "32000")),
+        ("--max-model-len 32K", ("max_model_len", "32768")),
+        ("--max-model-len 32,768", ("max_model_len", "32768")),
+        ("--max-model-len auto", ("max_model_len", "auto")),
+        ("--max-num-batched-tokens 25.6k", ("max_num_batched_tokens", "25600")),
+        ("--gpu-memory-utilization 0.90", ("gpu_memory_utilization", "0.9")),
+        ("--swap-space 4.0", ("swap_space", "4")),
+        ("--dtype torch.bfloat16", ("dtype", "bfloat16")),
+        ("--enforce-eager True", ("enforce_eager", "true")),
+        ("--served-model-name 32k", ("served_model_name", "32k")),
+    ],
+)
+def test_one_value_has_one_spelling(raw: str, expected: tuple[str, str]) -> None:
+    assert facts(read_flags(raw, name="x").rows) == {expected[0]: expected[1]}
+
+
+def changed(text: str) -> list[tuple[str | None, str | None, str | None, str | None]]:
+    rows = read_flags(text, name="values.diff").rows
+    return [(row.name, row.value, row.was, row.src) for row in rows if isinstance(row, ConfigFact)]
+
+
+DIFF = """\
+--- a/values.yaml
++++ b/values.yaml
+@@ -12,7 +12,7 @@
+         args:
+         - --model=/srv/m
+-        - --max-model-len=8192
++        - --max-model-len=32768
+-        - --enforce-eager
+         - --max-num-seqs=64
+"""
+
+
+def test_a_diff_says_what_was_and_what_is() -> None:
+    assert changed(DIFF) == [
+        ("model", "/srv/m", None, "values.diff:5"),
+        ("max_num_seqs", "64", None, "values.diff:9"),
+        ("max_model_len", "32768", "8192", "values.diff:7"),
+        ("enforce_eager", None, "true", "values.diff:8"),
+    ]
+
+
+def test_a_diff_of_whole_commands() -> None:
+    text = "-vllm serve m --max-num-seqs 64 --port 1\n+vllm serve m --max-num-seqs 256 --port 1\n"
+    assert [(name, value, was) for name, value, was, _ in changed(text) if was] == [("max_num_seqs", "256", "64")]
+
+
+def test_flags_in_lines_of_their_own_are_no_diff() -> None:
+    assert changed("--model m\n--max-model-len 8192\n- --port 1\n") == [
+        ("model", "m", None, "values.diff:1"), ("max_model_len", "8192", None, "values.diff:2"), ("port", "1", None, "values.diff:3"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("date", ["# 2026-11-17 09:00 rev 41", "2026-11-17T09:00:00Z "])
+def test_a_date_is_the_instant_of_what_follows(date: str) -> None:
+    text = f"{date}\nvllm serve m --max-num-seqs 64\n2026-11-18 10:30:00 vllm serve m --max-num-seqs 256\n"
+    rows = [row for row in read_flags(text, name="x").rows if isinstance(row, ConfigFact) and row.name == "max_num_seqs"]
+    assert [(row.value, row.seen_at, row.src) for row in rows] == [
+        ("64", rfc3339("2026-11-17T09:00:00Z"), "x:2"),
+        ("256", rfc3339("2026-11-18T10:30:00Z"), "x:3"),
+    ]
+
+
+REVISIONS = {
+    "revisions": "REVISION 41:\nvllm serve m --max-num-seqs 64 --swap-space 4\nREVISION 42:\nvllm serve m --max-num-seqs 256\n",
+    "newest first": "# rev 42\nvllm serve m --max-num-seqs 256\n# rev 41\nvllm serve m --max-num-seqs 64 --swap-space 4\n",
+    "words": "# before\n--model m --max-num-seqs 64 --swap-space 4\n# now\n--model m --max-num-seqs 256\n",
+    "days": "# until 11-17\n--model m --max-num-seqs 64 --swap-space 4\n# since 11-18\n--model m --max-num-seqs 256\n",
+}
+
+
+@pytest.mark.parametrize("text", REVISIONS.values(), ids=REVISIONS.keys())
+def test_the_newer_of_two_commands_says_what_was_changed(text: str) -> None:
+    assert {(name, value, was) for name, value, was, _ in changed(text) if was} == {
+        ("max_num_seqs", "256", "64"),
+        ("swap_space", None, "4"),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve a --max-num-seqs 64\nvllm serve b --max-num-seqs 256\n",
+        "# rev 41\nvllm serve a --max-num-seqs 64\n# now\nvllm serve a --max-num-seqs 256\n",
+        "# rev 41\nvllm serve a --max-num-seqs 64\n# rev 41\nvllm serve b --max-num-seqs 256\n",
+        "# the new node\nvllm serve a --max-num-seqs 64\nvllm serve b --max-num-seqs 256\n",
+    ],
+)
+def test_two_commands_without_an_order_are_no_change(text: str) -> None:
+    assert [was for _, _, was, _ in changed(text) if was] == []
+
+
+def test_whose_word_it_is() -> None:
+    assert {row.origin for row in read_flags("vllm serve m --port 1", name="x").rows if isinstance(row, ConfigFact)} == {"flag"}
+    rows = read_model_config('{"model_type": "llama"}', name="x").rows
+    assert [row.origin for row in rows if isinstance(row, ConfigFact)] == ["model"]
+
+
+def test_layers_are_counted() -> None:
+    config = {
+        "model_type": "gemma3_text",
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10 + ["sliding_attention"] * 2,
+        "hybrid_override_pattern": "M-M*M-",
+        "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+        "linear_attn_config": {"a": 1},
+        "head_dim": None,
+    }
+    assert facts(read_model_config(json.dumps(config), name="c").rows) == {
+        "model_type": "gemma3_text",
+        "layer_types": "full_attention=10 sliding_attention=52",
+        "hybrid_override_pattern": "*=1 -=2 M=3",
+        "quant_method": "awq",
+        "quant_bits": "4",
+        "linear_attn_config": "given",
+    }
+
+
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
     read_flags(text, name="x")
     read_flags("vllm serve " + text, name="x")
     read_model_config(text, name="x")
+    read_flags("+--port 1\n" + text, name="x")

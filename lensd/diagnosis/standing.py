@@ -1,0 +1,48 @@
+"""What the window rules say as time goes on: each is judged again after some seconds, and in between what it said stands."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from lensd.diagnosis.evaluate import Result, evaluate
+from lensd.diagnosis.runbook import Runbook
+from lensd.diagnosis.scope import Scope
+from lensd.store.interface import Cursor
+
+SOON_US: Final = 2_000_000  # between two looks for what opens an incident at once
+LATER_US: Final = 5_000_000  # for what has to hold for a while before it does
+
+
+class Standing:
+    """The window rules' last answers. To plan a query costs more than to run it: all of them each second would take half a core."""
+
+    def __init__(self, runbooks: Mapping[str, Runbook], params: Mapping[str, Mapping[str, Any]]) -> None:
+        self._books = {name: book for name, book in runbooks.items() if book.scope == "window"}
+        self._params = {name: given for name, given in params.items() if name in self._books}
+        self._results: dict[str, Result] = {}
+        self._looked: dict[str, int] = {}
+
+    @property
+    def labels(self) -> set[str]:
+        return {book.label for book in self._books.values()}
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        return tuple(self._results.values())
+
+    def look(self, cursor: Cursor, now: int) -> None:
+        """Judges the rules that are due at `now` (microseconds since the epoch); what cannot be asked now is asked again next time."""
+        due = {name: book for name, book in self._books.items() if not 0 <= now - self._looked.get(name, -LATER_US) < _every_us(book)}
+        given = {name: params for name, params in self._params.items() if name in due}
+        for result in evaluate(cursor, due, Scope(to_us=now), overrides=given).results:
+            self._results[result.runbook.id] = result
+            self._looked[result.runbook.id] = now
+
+    def forget(self) -> None:
+        """Nothing is known any more of how things stand."""
+        self._results.clear()
+        self._looked.clear()
+
+
+def _every_us(book: Runbook) -> int:
+    return LATER_US if book.hold.open_after > timedelta() else SOON_US
