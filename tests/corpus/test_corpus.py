@@ -55,7 +55,7 @@ def quotes(found: Diagnosis) -> list[str]:
 
 def test_the_corpus_is_whole() -> None:
     assert sorted(json.loads((HERE / "SPLIT.json").read_text())["given"]) == CASES
-    assert len(HaveLabel) == 8
+    assert len(HaveLabel) == 11
 
 
 @pytest.mark.parametrize("case", HaveLabel)
@@ -90,5 +90,5 @@ def test_the_score(diagnosed: Callable[[str], Diagnosis], tmp_path: Path, capsys
     figures = dict(re.findall(r"(\S+)=(\S+)", line))
     assert float(figures["trap_rate"]) == 0.0
     assert figures["missed_as_benign"].startswith("0/")
-    assert float(figures["top1"]) >= 0.444
+    assert float(figures["top1"]) >= 0.611
     assert [case for case in CASES if truth(case)["stage"] == "none" and any(f.kind != "negative" for f in diagnosed(case).findings)] == []
