@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final
 
 import msgspec
+from lensd_collectors.conventions import Outcome
 from lensd_collectors.rows import DeliveryRow, FindingRow, IncidentRow, Instant, RequestRow
 
 from lensd.alerts.delivery import Reason
 from lensd.alerts.outbox import Outbox
-from lensd.diagnosis.causes import conclude, rank
+from lensd.diagnosis.causes import BEFORE_ENGINE, conclude, rank
 from lensd.diagnosis.diagnose import live_cites
 from lensd.diagnosis.evaluate import Evaluation, evaluate
 from lensd.diagnosis.resolve import resolve
@@ -189,7 +190,7 @@ class Judge:
         rows: dict[int | None, RequestRow] = {row.request_key: row for row in batch}
         first, last = batch[0].started_at, max(row.ended_at or now for row in batch)
         scope = Scope(to_us=max(min(now, last + AFTER_US), first), from_us=first - BEFORE_US, keys=tuple(row.request_key for row in batch))
-        evaluation = self._evaluate(cursor, scope, now)
+        evaluation = self._evaluate(cursor, batch, scope, now)
         findings: list[Finding] = []
         revised: list[RequestRow] = []
         for name, own in evaluation.split().items():
@@ -202,14 +203,15 @@ class Judge:
         self._append({"requests": revised})
         return resolve(findings, live_cites(cursor, scope))
 
-    def _evaluate(self, cursor: Cursor, scope: Scope, now: int) -> Evaluation:
-        """All rules over these requests; what the window rules say of now holds for requests that are a part of it."""
-        if scope.to_us < now or not self._standing.results:
-            return evaluate(cursor, self._runbooks, scope, overrides=self._params)
-        books = {name: book for name, book in self._runbooks.items() if book.scope == "request"}
+    def _evaluate(self, cursor: Cursor, batch: Sequence[RequestRow], scope: Scope, now: int) -> Evaluation:
+        """All rules over these requests; that a window rule found nothing as of now holds for requests that are a part of that time."""
+        failed = any(map(_may_be_the_engines, batch))
+        stood = self._standing.of_requests(batch[0].started_at, now if failed else 0) if scope.to_us >= now else ()
+        said = {result.runbook.id for result in stood}
+        books = {name: book for name, book in self._runbooks.items() if name not in said}
         params = {name: given for name, given in self._params.items() if name in books}
         evaluation = evaluate(cursor, books, scope, overrides=params)
-        return msgspec.structs.replace(evaluation, results=(*evaluation.results, *self._standing.results))
+        return msgspec.structs.replace(evaluation, results=(*evaluation.results, *stood))
 
     def _move_incidents(self, findings: Sequence[Finding], settled: Sequence[RequestRow], now: int) -> None:
         counts: dict[tuple[str | None, ...], int] = {}
@@ -304,6 +306,11 @@ def _batches(rows: Iterable[RequestRow]) -> Iterator[list[RequestRow]]:
                 names.add(name)
         yield batch
         left, number = rest, number + 1
+
+
+def _may_be_the_engines(row: RequestRow) -> bool:
+    """Whether a request failed of what an engine may have suffered a moment ago."""
+    return row.outcome not in (Outcome.OK, Outcome.CALLER_GONE) and row.decision not in BEFORE_ENGINE
 
 
 def _name(row: RequestRow) -> str:

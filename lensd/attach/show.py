@@ -1,5 +1,6 @@
 """What is visible of an engine, as text for a terminal."""
 
+import textwrap
 from typing import Final
 
 from lensd import rungs
@@ -7,6 +8,7 @@ from lensd.attach.see import Seen
 
 STAGES: Final = {"auth_routing": "auth/routing"}
 HIGHEST: Final = 5
+WIDTH: Final = 100
 
 
 def as_text(seen: Seen) -> str:
@@ -18,7 +20,8 @@ def as_text(seen: Seen) -> str:
     lines += [f"  {STAGES.get(stage, stage):<14}{source or 'not observed'}" for stage, source in seen.stages.items()]
     if seen.frontend:
         lines.append(f"  {'front end':<14}{seen.frontend} (the first part of prefill)")
-    lines += ["", f"labels  {', '.join(seen.labels) or 'none'}", f"ids     {'; '.join(seen.ids) or 'none: lensd diagnose ID exits with 5'}"]
+    lines += ["", *_wrapped("labels", ", ".join(seen.labels) or "none")]
+    lines.append(f"ids     {'; '.join(seen.ids) or 'none: lensd diagnose ID exits with 5'}")
     if seen.because:
         lines += ["", *(f"- {reason}" for reason in seen.because)]
     if seen.next is not None:
@@ -32,6 +35,10 @@ def _engine(seen: Seen) -> str:
     version = f"{seen.kind} {seen.version}" if seen.version else f"{seen.kind}, version not known"
     length = f", {seen.max_model_len} tokens" if seen.max_model_len else ""
     return f"{seen.engine}: {version} at {seen.url}, model {', '.join(seen.models) or 'not known'}{length}"
+
+
+def _wrapped(name: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{name:<8}", subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
 def _rung(seen: Seen) -> str:

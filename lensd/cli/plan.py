@@ -33,7 +33,8 @@ def plan(
         int | None, typer.Option("--context", metavar="TOKENS", help="Longest request, prompt and answer.", show_default="the store's P99")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", help="Requests at once.", show_default="the store's P99, else 1")
+        int | None,
+        typer.Option("--concurrency", metavar="N", help="Requests at once.", show_default="the store's P99 where it is asked, else 1"),
     ] = None,
     turns: Annotated[int | None, typer.Option("--turns", metavar="N", help="Instead of --context: turns of a conversation.")] = None,
     turn_tokens: Annotated[
@@ -78,10 +79,10 @@ def plan(
 
     form = o.Format.JSON if json_flag else form
     if from_engine is not None:
-        return _wasted(from_engine, api_key_file, model, form, _lengths(server, store, config))
+        return _wasted(from_engine, api_key_file, model, form, (server, store, config))
     if model is None or gpu is None:
         raise UsageError("give the model's config.json or folder, and --gpu; or --from-engine")
-    found = model_dir.read(model)
+    found = model_dir.read(model, weights=weights is None and parameters is None)
     question = ask.Question(
         gpu=gpu,
         config=found.config,
@@ -118,22 +119,28 @@ def _print(asked: "Asked", made: "Plan", form: o.Format) -> int:
     return {True: 0, False: DOES_NOT_FIT, None: NOT_TOLD}[made.fits]
 
 
-def _lengths(server: str | None, store: str | None, config: str | None) -> "Lengths":
-    """As measured; nothing where there is neither a daemon nor a store, unless one was named."""
+def _lengths(server: str | None, store: str | None, config: str | None, *of: dict[str, str]) -> "Lengths":
+    """As measured of the first of these engines and models that was.
+
+    Nothing where there is neither a daemon nor a store. Raises NoStoreError where one was named.
+    """
     from lensd.errors import NoStoreError
     from lensd.memory.lengths import Lengths
 
+    measured = Lengths()
     try:
         with o.open_reader(o.load_config(config), server, store) as reader:
-            measured: Lengths = reader.lengths()
-            return measured
+            for which in of or ({},):
+                measured = reader.lengths(**which)
+                if measured.is_measured and measured.running_p99:
+                    break
     except NoStoreError:
         if server or store:
             raise
-        return Lengths()
+    return measured
 
 
-def _wasted(url: str, key_file: str, model: str | None, form: o.Format, measured: "Lengths") -> int:
+def _wasted(url: str, key_file: str, model: str | None, form: o.Format, place: tuple[str | None, str | None, str | None]) -> int:
     from lensd_collectors.host.config import WatchedEngine
     from lensd_collectors.host.engine import AgentError, fetch_with, resolve
 
@@ -142,9 +149,13 @@ def _wasted(url: str, key_file: str, model: str | None, form: o.Format, measured
 
     try:
         engine = resolve(WatchedEngine(url=url, api_key_file=key_file))
+        watched = [resolve(WatchedEngine(url=each.url, name=each.name)) for each in o.load_config(place[2]).agent.engines]
     except AgentError as error:
         raise UsageError(str(error)) from None
     found = running.look(engine, fetch_with(TIMEOUT_S))
+    name = next((each.name for each in watched if (each.host, each.port) == (engine.host, engine.port)), engine.name)
+    of = [{"engine": name}, {"model": found.model}] if found.model else [{"engine": name}]
+    measured = _lengths(*place, *of)
     waste = running.waste(found, measured, running.block_bytes(found, model))
     if form is o.Format.JSON:
         o.print_json(waste)

@@ -42,7 +42,12 @@ select engine, host, seen_at, coalesce(seq, 0) as seq, name, fields, src from ev
 where name in (select unnest($names)) and seen_at between $from and $to and {_SAME}
 order by name = 'host.oom_kill', attr(fields, 'want_bytes') is null, seen_at, seq limit 1
 """
-_STARTED: Final = f"select max(seen_at) as started_at from events where name = 'engine.started' and seen_at <= $at and {_SAME}"
+_STARTED: Final = f"""
+select max(begun_at) as started_at from (
+  select seen_at as begun_at from events where name = 'engine.started' and seen_at <= $at and {_SAME}
+  union all
+  select start_at from engine_samples where start_at <= $at and seen_at between $at::timestamp - interval 1 hour and $at and {_SAME})
+"""
 _STAGE: Final = f"""
 select arg_max(name, (seen_at, coalesce(seq, 0))) as name from events
 where name in ('engine.loaded', 'engine.kv_memory', 'engine.kv_capacity', 'engine.capturing', 'engine.graphs', 'engine.ready')

@@ -33,10 +33,24 @@ class Standing:
     def look(self, cursor: Cursor, now: int) -> None:
         """Judges the rules that are due at `now` (microseconds since the epoch); what cannot be asked now is asked again next time."""
         due = {name: book for name, book in self._books.items() if not 0 <= now - self._looked.get(name, -LATER_US) < _every_us(book)}
+        if not due:
+            return
         given = {name: params for name, params in self._params.items() if name in due}
         for result in evaluate(cursor, due, Scope(to_us=now), overrides=given).results:
             self._results[result.runbook.id] = result
             self._looked[result.runbook.id] = now
+
+    def of_requests(self, begun_at: int, looked_from: int) -> tuple[Result, ...]:
+        """The answers that hold for requests of which the first began at `begun_at`, from looks at `looked_from` or later.
+
+        A rule that found something may have found it long before them, and one whose window begins after them may have missed it:
+        those are to be judged on the requests' own time.
+        """
+        return tuple(
+            result
+            for name, result in self._results.items()
+            if not result.findings and self._looked[name] >= looked_from and self._looked[name] - _window_us(result.runbook) <= begun_at
+        )
 
     def forget(self) -> None:
         """Nothing is known any more of how things stand."""
@@ -46,3 +60,7 @@ class Standing:
 
 def _every_us(book: Runbook) -> int:
     return LATER_US if book.hold.open_after > timedelta() else SOON_US
+
+
+def _window_us(book: Runbook) -> int:
+    return book.window // timedelta(microseconds=1)

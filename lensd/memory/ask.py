@@ -21,6 +21,7 @@ KV_DTYPES: Final = ("auto", "bf16", "fp16", "fp8", "int8", "fp8_ds_mla", "nvfp4_
 _PARAMETERS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_RANKS: Final = 1024
+MOST_PARAMETERS: Final = 10**15
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,6 +148,11 @@ def _weights(question: Question, stored: Weights | None, model_dtype: str | None
         return None
     if isinstance(question.config.get("vision_config"), dict) and question.parameters is None:
         assumed.append("the language model's weights only: those that see images come on top")
+    if dtype is None and any(part.get("quantization_config") for part in (question.config, text_config(question.config))):
+        assumed.append(
+            "the weights are not known: config.json names a quantisation that is none known here, give --weights-dtype or --weights 14GB"
+        )
+        return None
     if dtype is None:
         dtype = "bf16"
         assumed.append("weights in 16 bits: config.json does not say")
@@ -159,7 +165,7 @@ def _count(question: Question) -> int | None:
     found = _PARAMETERS.fullmatch(question.parameters.strip())
     if found is None:
         raise UsageError(f"{question.parameters!r} is no number of parameters: write 7B")
-    count = round(float(found[1]) * _FACTORS[found[2].upper()])
-    if count < 1:
-        raise UsageError(f"{question.parameters!r} is no number of parameters: write 7B")
-    return count
+    count = float(found[1]) * _FACTORS[found[2].upper()]
+    if not 1 <= count <= MOST_PARAMETERS:
+        raise UsageError(f"{question.parameters[:60]!r} is no number of parameters: write 7B")
+    return round(count)

@@ -58,7 +58,7 @@ _ALSO.update({"a10080gbpcie": "A100 80GB", "a100sxm440gb": "A100 40GB", "a10040g
 def card(text: str) -> Card:
     """A card by its name, or by its size. Raises UsageError for a name not known, one that means several, and what is no size."""
     if re.match(r"[\d.+-]", text.strip()):
-        return Card(name=text.strip(), total_bytes=size(text))
+        return Card(name=" ".join(text.split()), total_bytes=size(text))
     wanted = _key(text)
     names = {_key(name): name for name in KNOWN} | _ALSO
     name = names.get(wanted)

@@ -122,7 +122,7 @@ def compose(known: Known) -> Composition:
 def _held(by: Holder) -> list[Part]:
     """Weights and cache of one engine."""
     weights = Part(band=Band.WEIGHTS, bytes=by.weights_bytes, engine=by.engine)
-    if by.kv_usage is None or by.kv_cache_bytes is None:
+    if by.kv_usage is None or not 0 <= by.kv_usage <= 1 or by.kv_cache_bytes is None:
         return [weights, Part(band=Band.KV_POOL, bytes=by.kv_cache_bytes, engine=by.engine)]
     # vLLM's usage is of the blocks that it can give out, all but one (v1/core/block_pool.py, 0.32.0)
     usable = by.kv_cache_bytes * (by.kv_blocks - 1) // by.kv_blocks if by.kv_blocks else by.kv_cache_bytes
@@ -181,7 +181,7 @@ def _sum(parts: Iterable[Part]) -> int:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _share(text: str | None) -> float | None:

@@ -12,7 +12,7 @@ from lensd.memory import kv, room
 from lensd.memory.catalogue import Card
 from lensd.memory.pool import Pool, pool
 from lensd.memory.room import Part
-from lensd.memory.serving import Serving, ceil_div
+from lensd.memory.serving import DEFAULT_BLOCK_SIZE, Serving, ceil_div
 from lensd.memory.shape import Shape
 from lensd.memory.units import MIB, binary
 from lensd.memory.weights import BITS, Weights, from_parameters
@@ -170,7 +170,7 @@ def plan(asked: Asked) -> Plan:
         positions=shape.positions,
         memory=_bands(asked, parts, left, each * asked.concurrency),
         variants=variants(asked, shape, parts),
-        flags={} if capacity is None or left is None else _flags(asked, shape, held, capacity, left),
+        flags=_flags(asked, shape, held, parts, 0 if reasons or recommended is None else recommended),
         timeouts=_timeouts(asked),
         assumed=asked.assumed,
     )
@@ -320,17 +320,20 @@ def _variant(
     )
 
 
-def _flags(asked: Asked, shape: Shape, held: Pool, capacity: kv.Capacity, left: int) -> dict[str, int | float | str]:
-    """What to start the engine with; empty where nothing is safe.
+def _flags(asked: Asked, shape: Shape, held: Pool, parts: tuple[Part, ...], recommended: int) -> dict[str, int | float | str]:
+    """What to start the engine with; empty where nothing is safe. It fits into the share of the card that it names.
 
-    Where what was asked for does not fit, the context is cut until as many requests are three quarters of what fits.
+    `recommended`: requests at once, 0 where what was asked for does not fit: then the context is cut until as many requests as asked
+    are three quarters of what fits.
     """
+    share = safe_utilization(asked.card.total_bytes, asked.utilization)
+    left = _budget(msgspec.structs.replace(asked, utilization=share), parts)
+    if left is None:
+        return {}
+    capacity = kv.capacity(shape, asked.serving, max(0, left), asked.context, version=asked.version)
     positions = shape.positions or MOST_CONTEXT
-    if capacity.fits and asked.context <= positions and asked.concurrency <= int(capacity.concurrency):
-        context, again = (
-            _limit(asked, kv.longest(held, capacity.usable_bytes, positions)),
-            recommended_concurrency(int(capacity.concurrency)),
-        )
+    if recommended and capacity.fits:
+        context, again = _limit(asked, kv.longest(held, capacity.usable_bytes, positions)), min(recommended, int(capacity.concurrency))
     else:
         most = (math.ceil(asked.concurrency / SPARE), asked.concurrency)
         spared = next(filter(None, (_longest_of(held, capacity, left, each, shape.positions) for each in most)), 0)
@@ -340,15 +343,22 @@ def _flags(asked: Asked, shape: Shape, held: Pool, capacity: kv.Capacity, left: 
     flags: dict[str, int | float | str] = {
         "--max-model-len": context,
         "--max-num-seqs": min(again, max(DEFAULT_SEQUENCES, asked.concurrency)),
-        "--gpu-memory-utilization": safe_utilization(asked.card.total_bytes, asked.utilization),
+        "--gpu-memory-utilization": share,
     }
-    if asked.serving.kv_dtype != "auto":
-        flags["--kv-cache-dtype"] = FLAG_DTYPES.get(asked.serving.kv_dtype, asked.serving.kv_dtype)
-    if asked.serving.tp > 1:
-        flags["--tensor-parallel-size"] = asked.serving.tp
-    if asked.serving.pp > 1:
-        flags["--pipeline-parallel-size"] = asked.serving.pp
-    return flags
+    return flags | _settings(asked)
+
+
+def _settings(asked: Asked) -> dict[str, int | float | str]:
+    """What the plan rests on and the engine would not take by itself."""
+    serving = asked.serving
+    given: dict[str, tuple[int | str, int | str]] = {
+        "--kv-cache-dtype": (FLAG_DTYPES.get(serving.kv_dtype, serving.kv_dtype), "auto"),
+        "--block-size": (serving.block_size, DEFAULT_BLOCK_SIZE),
+        "--max-num-batched-tokens": (serving.batched_tokens, room.batched_tokens(asked.card)),
+        "--tensor-parallel-size": (serving.tp, 1),
+        "--pipeline-parallel-size": (serving.pp, 1),
+    }
+    return {flag: value for flag, (value, own) in given.items() if value != own}
 
 
 def _limit(asked: Asked, longest: int) -> int:

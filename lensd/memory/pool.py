@@ -4,6 +4,7 @@ Follows vLLM 0.32.0: v1/core/kv_cache_utils.py (get_kv_cache_groups, _get_kv_cac
 v1/kv_cache_interface.py (page_size_bytes, max_admission_blocks_per_request), platforms/interface.py (_align_hybrid_block_size).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -134,12 +135,13 @@ def _block_bytes(
 ) -> int:
     """The widest group on the fullest pipeline stage. One group alone takes its own layers' sizes, several share one page size."""
     own = {number: layer_bytes(layer, shape, serving) * block_size for (number, _), layer in zip(flat, held, strict=True)}
-    widths = [
-        sum(own[number] if len(groups) == 1 and group.kind is not Kind.STATE else page for number in group.layers if number in stage)
-        for stage in stages(len(shape.layers), serving.pp)
-        for group in groups
-    ]
-    return max(widths)
+    stage_of = {number: at for at, stage in enumerate(stages(len(shape.layers), serving.pp)) for number in stage}
+    widths: Counter[tuple[int, int]] = Counter()
+    for place, group in enumerate(groups):
+        is_alone = len(groups) == 1 and group.kind is not Kind.STATE
+        for number in group.layers:
+            widths[place, stage_of[number]] += own[number] if is_alone else page
+    return max(widths.values())
 
 
 def _blocks_of(group: Group, tokens: int, serving: Serving) -> int:

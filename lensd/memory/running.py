@@ -9,7 +9,7 @@ from lensd_collectors.host.engine import Engine, Fetch, FetchError
 from lensd_collectors.host.facts import from_models
 from lensd_collectors.host.scrape import PREFIXES, Value, parse
 
-from lensd.errors import EvidenceError, ServerError
+from lensd.errors import EvidenceError, ServerError, UsageError
 from lensd.memory import kv, model_dir
 from lensd.memory.lengths import Lengths
 from lensd.memory.serving import DEFAULT_BLOCK_SIZE, Serving, ceil_div
@@ -27,6 +27,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     version: str | None = None
     max_model_len: int | None = None
+    model: str | None = None
+    """What it serves, by the first of its names."""
     model_dir: str = ""
     """Where it says its model lies, on its own host."""
     block_size: int | None = None
@@ -73,6 +75,7 @@ def look(engine: Engine, fetch: Fetch) -> Running:
         url=engine.url,
         version=_version(engine, fetch),
         max_model_len=_whole(facts.get("max_model_len")),
+        model=facts.get("served_model_name", "").partition(" ")[0] or None,
         model_dir=root,
         block_size=size,
         blocks=blocks,
@@ -88,12 +91,17 @@ def block_bytes(running: Running, place: str | None) -> int | None:
 
     Raises UsageError where `place` is given and holds no model.
     """
-    if place is None and not (running.model_dir and Path(running.model_dir, "config.json").is_file()):
-        return None
+    serving = Serving(kv_dtype=running.kv_dtype, block_size=running.block_size or DEFAULT_BLOCK_SIZE)
     try:
-        shape = Shape.from_config(model_dir.read(place or running.model_dir).config)
-        return kv.block_bytes(shape, Serving(kv_dtype=running.kv_dtype, block_size=running.block_size or DEFAULT_BLOCK_SIZE))
-    except EvidenceError:
+        if place is None and not (running.model_dir and Path(running.model_dir, "config.json").is_file()):
+            return None
+        shape = Shape.from_config(model_dir.read(place or running.model_dir, weights=False).config)
+        return kv.block_bytes(shape, serving)
+    except (EvidenceError, OSError):
+        return None
+    except UsageError:
+        if place is not None:
+            raise
         return None
 
 
@@ -104,7 +112,7 @@ def waste(running: Running, lengths: Lengths, block_bytes: int | None = None) ->
     ]
     if not lengths.running_p99:
         missing.append("engine_samples.running")
-    if running.tokens is None or lengths.tokens_p99 is None or not lengths.running_p99:
+    if not running.tokens or lengths.tokens_p99 is None or not lengths.running_p99:
         return Waste(engine=running, measured=lengths, longest_seen=lengths.tokens_max, missing=tuple(missing))
     block = running.block_size or 1
     used = min(running.tokens, lengths.running_p99 * ceil_div(lengths.tokens_p99, block) * block)

@@ -1,5 +1,6 @@
 """How an engine is set to serve: what of its settings decides how large its KV cache must be."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -70,8 +71,8 @@ def reserves_null_block(version: str | None) -> bool | None:
 
 
 def _release(version: str | None) -> tuple[int, int] | None:
-    parts = (version or "").removeprefix("v").split(".")
-    return (int(parts[0]), int(parts[1])) if len(parts) >= 2 and parts[0].isdecimal() and parts[1].isdecimal() else None
+    found = re.match(r"v?(\d{1,6})\.(\d{1,6})(?:\D|$)", version or "")
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def ceil_div(number: int, by: int) -> int:

@@ -17,6 +17,7 @@ _POSITIONS: Final = (
 _KV_HEADS: Final = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
 _NOT_SCALED: Final = ("default", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "mrope")
 MOST_LAYERS: Final = 10_000
+MOST_FACTOR: Final = 1 << 20
 
 
 class Kind(StrEnum):
@@ -181,4 +182,6 @@ def _positions(config: Config, text: Config) -> int | None:
     if isinstance(scaling, Mapping) and "gemma3" not in str(config.get("model_type")):
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
         factor = 1.0 if kind in _NOT_SCALED else scaling.get("factor") or 1.0
-    return int(min(given) * (factor if isinstance(factor, int | float) else 1.0))
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= MOST_FACTOR:
+        raise UsageError(f"config.json: factor = {str(factor)[:60]!r} is no scaling of positions")
+    return int(min(given) * factor)

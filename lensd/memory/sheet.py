@@ -1,5 +1,6 @@
 """A plan as the sheet that goes beside a service: what it runs with, where the memory goes, and what breaks when a setting is changed."""
 
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -19,7 +20,7 @@ def as_markdown(asked: Asked, made: Plan) -> str:
         f"# Deployment sheet: {made.model}",
         f"{text.headline(made)}.\n" + "".join(f"\n- {reason}" for reason in made.reasons),
         "## Run it with",
-        f"```\nvllm serve {made.model} {text.command(made)}\n```" if made.flags else text.settings(made)[0],
+        _run_it(made),
         "## What is needed",
         _table(("what", "size", "how"), text.needed(made)),
         "## What fits",
@@ -39,6 +40,12 @@ def as_markdown(asked: Asked, made: Plan) -> str:
     if made.assumed:
         blocks += ["## Taken for given", "\n".join(f"- {line}" for line in made.assumed)]
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+def _run_it(made: Plan) -> str:
+    first, *more = text.settings(made)
+    command = f"```\nvllm serve {shlex.quote(made.model)} {first}\n```" if made.flags else first
+    return "\n\n".join([command, *(f"{line[0].upper()}{line[1:]}." for line in more)])
 
 
 def changes(asked: Asked, made: Plan) -> list[Sequence[str]]:

@@ -90,13 +90,18 @@ def band_rows(plan: Plan) -> list[Row]:
 
 def settings(plan: Plan) -> list[str]:
     if not plan.flags:
-        return ["none: no request of this model fits on this card" if plan.fits is False else "could not tell without the weights"]
+        return ["could not tell without the weights" if plan.weights_bytes is None else "none: no request of this model fits on this card"]
     line = command(plan)
-    return [line] if plan.fits else [line, "with these it starts; what was asked for does not fit"]
+    if not plan.fits:
+        return [line, "with these it starts; what was asked for does not fit"]
+    context, share = plan.flags["--max-model-len"], plan.flags["--gpu-memory-utilization"]
+    if isinstance(context, int) and context < plan.context:
+        return [line, f"with these it starts; what was asked for fits only with more of the card than {share}, which is not safe"]
+    return [line]
 
 
 def command(plan: Plan) -> str:
-    return " ".join(f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}" for flag, value in plan.flags.items())
+    return " ".join(f"{flag} {value}" for flag, value in plan.flags.items())
 
 
 def timeout_rows(plan: Plan) -> list[Row]:

@@ -24,10 +24,10 @@ def size(text: str, least: int = 1) -> int:
     factor = _UNITS.get(found["unit"]) if found["unit"] or float(found["number"]) else 1
     if factor is None:
         raise UsageError(f"{text!r} has no unit that says one thing: write {found['number']}GiB")
-    bytes_ = round(float(found["number"]) * factor)
+    bytes_ = float(found["number"]) * factor
     if not least <= bytes_ <= MOST:
-        raise UsageError(f"{text!r} is no size of a memory: write 24GiB")
-    return bytes_
+        raise UsageError(f"{text[:60]!r} is no size of a memory: write 24GiB")
+    return round(bytes_)
 
 
 def binary(bytes_: int) -> str:

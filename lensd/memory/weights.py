@@ -60,7 +60,7 @@ def from_headers(directory: Path) -> Weights | None:
             seen.add(name)
             first, end = _offsets(path, name, tensor)
             total += end - first
-            parameters += math.prod(tensor["shape"]) if isinstance(tensor.get("shape"), list) else 0
+            parameters += _elements(tensor)
             types[str(tensor.get("dtype"))] = types.get(str(tensor.get("dtype")), 0) + end - first
     return Weights(total_bytes=total, source="headers", dtype=max(types, key=types.__getitem__, default=None), parameters=parameters)
 
@@ -77,10 +77,31 @@ def _quantised(config: Mapping[str, Any]) -> str | None:
     method = str(config.get("quant_method") or "").lower()
     if config.get("load_in_4bit"):
         return "int4"
-    bits = next((config[key] for key in _BITS_KEYS if isinstance(config.get(key), int)), None) or _BY_METHOD.get(method)
+    groups = config.get("config_groups")
+    if isinstance(groups, Mapping) and groups:
+        kinds = {_of_group(group) for group in groups.values()}
+        return kinds.pop() if len(kinds) == 1 else None
+    named = next((config[key] for key in _BITS_KEYS if isinstance(config.get(key), int)), None)
+    bits = 8 if config.get("load_in_8bit") else named or _BY_METHOD.get(str(config.get("quant_algo")).lower()) or _BY_METHOD.get(method)
     if bits == 8:
         return "fp8" if "fp8" in method else "int8"
     return "int4" if bits == 4 else None
+
+
+def _of_group(group: object) -> str | None:
+    """Of one group of layers as compressed-tensors describes it (its QuantizationArgs: num_bits, type int or float)."""
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    if not isinstance(weights, Mapping):
+        return None
+    match weights.get("num_bits"), weights.get("type"):
+        case 8, "float":
+            return "fp8"
+        case 8, _:
+            return "int8"
+        case 4, _:
+            return "int4"
+        case _:
+            return None
 
 
 def _files(directory: Path) -> list[Path]:
@@ -90,11 +111,11 @@ def _files(directory: Path) -> list[Path]:
         try:
             named = json.loads(index.read_text())["weight_map"].values()
             files = [directory / name for name in sorted(set(named))]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UsageError(f"{index} is no index of weights") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise UsageError(f"{index} is no index of weights: fetch it, or give --parameters") from None
         missing = next((path for path in files if not path.is_file()), None)
         if missing is not None:
-            raise UsageError(f"{missing} is named in the index and is not there")
+            raise UsageError(f"{missing} is named in the index and is not there: fetch it, or give --parameters")
         return files[:MAX_FILES]
     one = directory / "model.safetensors"
     if one.is_file():
@@ -104,20 +125,27 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if start.startswith(b"version "):
-            raise UsageError(f"{path} is a pointer to weights that were not fetched: fetch them, or give --parameters")
-        if not 2 <= length <= MAX_HEADER:
-            raise UsageError(f"{path} is no safetensors file")
-        try:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if start.startswith(b"version "):
+                raise UsageError(f"{path} is a pointer to weights that were not fetched: fetch them, or give --parameters")
+            if not 2 <= length <= MAX_HEADER:
+                raise UsageError(f"{path} is no safetensors file")
             header = json.loads(file.read(length))
-        except (ValueError, RecursionError):
-            header = None
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or type(error).__name__).lower()}; or give --parameters") from None
+    except (ValueError, RecursionError):
+        header = None
     if not isinstance(header, dict):
         raise UsageError(f"{path} is no safetensors file")
     return header
+
+
+def _elements(tensor: Mapping[str, Any]) -> int:
+    shape = tensor.get("shape")
+    return math.prod(shape) if isinstance(shape, list) and all(isinstance(edge, int) for edge in shape) else 0
 
 
 def _offsets(path: Path, name: str, tensor: object) -> tuple[int, int]:

@@ -21,6 +21,9 @@ ROOM: Final = frozenset(
 """Settings that bear on how much memory is left for the KV cache: after a change, what was measured before counts no longer."""
 LOADED: Final = frozenset({"model", "dtype", "quantization", "tensor_parallel_size", "pipeline_parallel_size", "cpu_offload_gb"})
 """Those of them that bear on the weights' size on one rank."""
+BLOCK: Final = frozenset({"block_size", "cache_dtype"})
+"""Settings that bear on a block's size: after a change, how many there were says nothing of how many there are."""
+COUNTED: Final = frozenset({"num_gpu_blocks", "num_cpu_blocks", "kv_cache_tokens", "kv_max_concurrency"})
 _PARTS: Final = ("activation_bytes", "non_torch_bytes", "graph_bytes")
 
 

@@ -11,7 +11,7 @@ from lensd_collectors.rows import ConfigFact, EngineSample, Event, Instant, Row
 
 from lensd.memory.facts import derived
 from lensd.receive import starts, values
-from lensd.receive.budget import LOADED, ROOM, Budget, budget
+from lensd.receive.budget import BLOCK, COUNTED, LOADED, ROOM, Budget, budget
 from lensd.receive.ledger import UNSAID, Change, Ledger, Subject
 
 SIGNS: Final = (starts.NAME, ARGUMENTS)
@@ -60,6 +60,7 @@ def in_force(subject: Subject) -> dict[str, str]:
     changed = subject.changes.keys()
     gone = set(MEASURED) if changed & ROOM else set[str]()
     gone -= {"device_total_bytes"} if changed & LOADED else {"device_total_bytes", "weights_bytes"}
+    gone |= COUNTED if changed & BLOCK else set()
     return {name: value for name, value, is_new in subject.known() if is_new or name not in gone}
 
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect, GpuTable
 from lensd_collectors.read import gpu_series
-from lensd_collectors.read.gpu_columns import typed
+from lensd_collectors.read.gpu_columns import LARGEST, typed
 from lensd_collectors.read.samples import Series
 from lensd_collectors.rows import GpuSample, Instant, Row
 
@@ -84,7 +84,7 @@ class GpuRows:
 
     def _note(self, sample: Measured) -> None:
         uuid = sample.labels.get(_GPU_ID)
-        if uuid is None:
+        if uuid is None or uuid == _gpu(sample.labels):  # a number: every host has a card of it
             return
         if len(self._sampled) >= _CARDS:
             self._sampled.clear()
@@ -128,7 +128,7 @@ def _host_rows(samples: list[Measured], host: str | None) -> Iterator[Row]:
             where = values.text(sample.labels.get(conventions.HOST_NAME)) or host
             found.setdefault((where, sample.at), {})[sample.name] = sample.value
     for (where, at), figures in found.items():
-        if len(figures) == 2:
+        if len(figures) == 2 and 0 <= figures[_AVAILABLE] <= figures[_LIMIT] < LARGEST:
             row = _row((where, None, None, at), {})
             row.total_bytes, row.rss_bytes = round(figures[_LIMIT]), round(figures[_LIMIT] - figures[_AVAILABLE])
             yield row

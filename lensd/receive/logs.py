@@ -8,7 +8,7 @@ from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
 from lensd_collectors.read.engine_log import LineReader
 from lensd_collectors.read.lines import unwrap
-from lensd_collectors.read.settings import name_of, spelled
+from lensd_collectors.read.settings import is_secret, name_of, spelled
 from lensd_collectors.rows import TABLES, ConfigFact, Event, Instant, Row
 
 from lensd.receive import values
@@ -98,7 +98,7 @@ class Logs:
             seen_at=at,
             subject=subject,
             name=name,
-            value=spelled(name, value) if value is not None else None,
+            value=None if value is None else "***" if is_secret(name) else spelled(name, value),
             src=f"{_source(fields, about, at)}/{name}",
             origin=values.text(fields.get(conventions.FACT_ORIGIN)),
         )

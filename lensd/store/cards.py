@@ -63,4 +63,4 @@ def in_order(place: tuple[str | None, str]) -> tuple[str, int, str]:
     """Sorts the cards of all hosts by host and number."""
     host, gpu = place
     number = gpu.partition("/")[0]
-    return host or "", int(number) if number.isdigit() else 1 << 30, gpu
+    return host or "", int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1 << 30, gpu

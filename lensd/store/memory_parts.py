@@ -145,7 +145,7 @@ class _Told:
         ranks = 1
         for name in WORLD:
             text = facts.get(name, "1")
-            ranks *= int(text) if text.isdigit() else 1
+            ranks *= int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
         return ranks
 
 

@@ -1,7 +1,8 @@
 """Ticks under a clock that the test sets: rows get verdicts, verdicts incidents, incidents one letter each way."""
 
-from judged_house import Call, House, logged, process, scrape, webhooks
+from judged_house import T0, Call, House, logged, process, scrape, webhooks
 from lensd_collectors import conventions as c
+from lensd_collectors.rows import Event
 
 from lensd.errors import StoreFailedError
 from lensd.store import queries
@@ -231,6 +232,34 @@ def test_one_bad_request_does_not_spoil_the_verdict_of_those_judged_beside_it(ho
     house.tick(3)
     assert labels(house) == {"r0": "no-incident", "r1": "no-incident", "r2": "no-incident", "r9": "auth-wrong-key"}
     assert {row["request_id"]: house.diagnose(row).verdict.label for row in house.rows()} == labels(house)
+
+
+def card_lost(at):
+    return Event(
+        seen_at=T0 + round(at * 1e6), host="gpu-1", engine="e0", name="gpu.xid", severity="critical", src="log:1",
+        fields='{"lensd.gpu.index": 3, "gpu": "3", "pci": "0000:3b:00", "xid": 79}',
+    )  # fmt: skip
+
+
+def test_a_request_that_failed_since_the_last_look_is_judged_by_what_is_known_by_now(house):
+    house.receive(process(0, "running"), [scrape(second) for second in range(20)])
+    house.tick(20)
+    cut = Call(1, at=18, total=2200, about=CUT)
+    house.receive(card_lost(20.1), process(20.2, "exited", -9), scrape(20.2, up=False), cut.all())
+    house.tick(21.2)
+    row = house.one()
+    assert (row["settled"], row["label"]) == (True, "gpu-hardware-fault")
+    assert house.diagnose(row).verdict.label == row["label"]
+
+
+def test_what_an_engine_suffered_long_before_is_no_cause_of_a_request(house):
+    house.receive(card_lost(0), [scrape(second) for second in range(1500, 1520)])
+    cut = Call(1, at=1518, total=2000, about=CUT)
+    house.receive(cut.all())
+    house.tick(1520.5)
+    assert [row["label"] for row in house.rows("select * from findings where request_key is null")] == ["gpu-hardware-fault"]
+    assert house.diagnose(house.one()).verdict.label != "gpu-hardware-fault"
+    assert house.one()["label"] == house.diagnose(house.one()).verdict.label
 
 
 def test_the_engines_span_comes_six_seconds_after_the_gateways(house):

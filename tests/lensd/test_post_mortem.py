@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from judged_house import BOOKS, T0, House
-from lensd_collectors.rows import GpuSample
+from lensd_collectors.rows import EngineSample, Event, GpuSample
 from night_story import AFTER, BEFORE, EVENING, FREE_GIB, MODEL, MORNING, NIGHT, PROMPT, WANT_GIB, Told, core, death, line, start, whole
 
 from lensd import report
@@ -103,6 +103,25 @@ def test_without_records_of_requests_the_last_that_came_is_the_likely_one(house:
     assert found.trigger is not None
     assert (found.trigger.request_id, found.trigger.because) == ("chatcmpl-r7", "it came last")
     assert [one.is_sure for one in found.in_flight or ()] == [False]
+
+
+def changed(seconds: float, was: str, value: str) -> Event:
+    fields = json.dumps({"changes": [{"name": "max_model_len", "was": was, "value": value, "origin": "effective"}]})
+    return Event(seen_at=at(seconds), engine="e0", name="lensd.config.changed", fields=fields, src=f"c@{seconds}")
+
+
+def test_of_an_engine_without_a_log_the_changes_are_those_of_its_last_start(house: House) -> None:
+    Told(house).log([*death()][1:])
+    running = [
+        EngineSample(seen_at=at(NIGHT - back), engine="e0", running=1, start_at=at(EVENING), src=f"s@{back}") for back in (60, 45, 30, 15)
+    ]
+    house.store.append(
+        batch_of({"engine_samples": running, "events": [changed(MORNING, "1024", "2048"), changed(EVENING + 5, "2048", "8192")]})
+    )
+    found = of(house)
+    assert found is not None
+    assert found.started_at == at(EVENING)
+    assert [(one.was, one.value) for one in found.changes] == [("2048", "8192")]
 
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 0.50 GiB is free."  # noqa: E501

@@ -18,6 +18,15 @@ def idle(clock: str, kv: float) -> str:
 STUCK = tuple(t.stats(f"10:2{m}:{s}0", running=0, waiting=3, kv=0.0, prompt=0.0, generation=0.0) for m in (0, 1) for s in range(6))
 CAPACITY = "GPU KV cache size: 39,104 tokens"
 SCRAPED = {"num_requests_running": 0.0, "num_requests_waiting": 0.0}
+SGLANG = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage")
+LLAMACPP = ("llamacpp:requests_processing", "llamacpp:requests_deferred", "llamacpp:kv_cache_usage_ratio")
+
+
+def at_rest(clock: str, running: str, waiting: str, usage: str) -> str:
+    """What somebody has picked out of a scrape of an engine that counts as used what it keeps for reuse."""
+    values = {running: 0.0, waiting: 0.0, usage: 0.42}
+    return t.lines(f"# scraped_at {t.DAY}T{clock}Z", *(f'{name}{{model_name="m"}} {value}' for name, value in values.items()))
+
 
 NAMED = [
     Incident(
@@ -33,6 +42,17 @@ NAMED = [
         "kv-cache-leak",
         "engine",
         ('kv_cache_usage_perc{engine="0",model_name="qwen3-32b"} 0.334', 'num_requests_running{engine="0",model_name="qwen3-32b"} 0.0'),
+    ),
+    Incident(
+        "a healthy trace beside an engine that holds its memory with nobody there",
+        {
+            "trace.json": t.spans(t.engine_span(queue=0.01, prefill=0.2, decode=1.5, e2e=1.8, completion_tokens=90, finish_reason="stop")),
+            "m1.prom": t.scrape("01:00:00", **SCRAPED, kv_cache_usage_perc=0.91),
+            "m2.prom": t.scrape("03:00:00", **SCRAPED, kv_cache_usage_perc=0.91),
+        },
+        "kv-cache-leak",
+        "engine",
+        ('kv_cache_usage_perc{engine="0",model_name="qwen3-32b"} 0.91',),
     ),
     Incident(
         "the old words of the log, and each evening's last line higher than the one before",
@@ -89,6 +109,14 @@ NAMED = [
 ]
 
 UNNAMED = [
+    Incident(
+        "three lines of SGLang's metrics at rest, its prefix cache kept",
+        {"a.prom": at_rest("01:00:00", *SGLANG), "b.prom": at_rest("03:00:00", *SGLANG)},
+    ),
+    Incident(
+        "three lines of llama.cpp's metrics at rest, its slots kept",
+        {"a.prom": at_rest("01:00:00", *LLAMACPP), "b.prom": at_rest("03:00:00", *LLAMACPP)},
+    ),
     Incident(
         "the cache empties a moment after the last request",
         {"engine.log": t.lines(t.stats("08:00:00", running=6, waiting=0, kv=44.0), idle("08:00:10", 12.0), idle("08:00:20", 0.0))},

@@ -176,11 +176,10 @@ UNNAMED = [
         },
     ),
     Incident(
-        "a healthy trace beside an engine that holds its memory with nobody there",
+        "a healthy trace beside an engine that held its memory once with nobody there",
         {
             "trace.json": t.spans(t.engine_span(queue=0.01, prefill=0.2, decode=1.5, e2e=1.8, completion_tokens=90, finish_reason="stop")),
             "m1.prom": t.scrape("01:00:00", num_requests_running=0.0, num_requests_waiting=0.0, kv_cache_usage_perc=0.91),
-            "m2.prom": t.scrape("03:00:00", num_requests_running=0.0, num_requests_waiting=0.0, kv_cache_usage_perc=0.91),
         },
     ),
     Incident(

@@ -41,6 +41,7 @@ class NvmlCard:
         self._unsupported: set[str] = set()
         self._denied: set[str] = set()
         self._state, self._reason = CardState.OK, ""
+        self._has_memory = False  # of its own
 
     def read(self, *, whole: bool) -> Reading:
         self._state, self._reason = CardState.OK, ""
@@ -56,7 +57,8 @@ class NvmlCard:
             return Reading(state=CardState.LOST, reason=self._reason)
         if self._state is CardState.OK and not values:
             self._state = self._silence()
-        if not self._divided and not self.identity.mig and self._unsupported >= MEMORY.names:
+        self._has_memory |= not MEMORY.names.isdisjoint(values)
+        if not (self._has_memory or self._divided or self.identity.mig) and self._unsupported >= MEMORY.names:
             values |= _unified()
         refused = frozenset(self._unsupported), frozenset(self._denied)
         return Reading(

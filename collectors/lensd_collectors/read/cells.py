@@ -32,6 +32,9 @@ FAULTS: Final = {  # what stands in a cell's stead where the card does not answe
     "err!": "failing",
 }
 
+LARGEST: Final = 1e15  # no size in any unit, no counter and no PID is
+LONGEST_MASK: Final = 18  # 64 bits in hexadecimal
+
 _QUANTITY: Final = re.compile(r"(?P<number>[+-]?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z%]*)")
 _NAME: Final = re.compile(r"(?P<name>.*?)\s*(?:[\[(](?P<unit>[^\])]*)[\])])?")
 _SUFFIX: Final = re.compile(r"(?P<name>.*[a-z0-9])_(?P<unit>kib|mib|gib|kb|mb|gb|bytes|pct|percent|ratio|mhz|w|c)")
@@ -71,7 +74,7 @@ def fault(text: str) -> str | None:
 
 
 def quantity(text: str) -> Quantity | None:
-    """The number of a cell and its unit; None for a cell that holds none.
+    """The number of a cell and its unit; None for a cell that holds none, or one larger than anything measured.
 
     >>> quantity("79810 MiB"), quantity("0x0000000000000004"), quantity("[N/A]")
     (Quantity(number=79810.0, unit='mib'), Quantity(number=4.0, unit=''), None)
@@ -79,11 +82,12 @@ def quantity(text: str) -> Quantity | None:
     text = text.strip()
     if text.startswith("0x"):
         try:
-            return Quantity(float(int(text, 16)), "")
+            return Quantity(float(int(text, 16)), "") if len(text) <= LONGEST_MASK else None
         except ValueError:
             return None
     match = _QUANTITY.fullmatch(text)
-    return Quantity(float(match["number"].replace(",", "")), match["unit"].lower()) if match else None
+    number = float(match["number"].replace(",", "")) if match else LARGEST
+    return Quantity(number, match["unit"].lower()) if match and abs(number) < LARGEST else None
 
 
 def scale(unit: str, *, decimal: bool = True) -> float | None:

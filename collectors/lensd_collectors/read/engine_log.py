@@ -28,9 +28,11 @@ _REPEATED: Final = {
     "engine.memory_profiling_error": 16,
     "engine.loading": 16,
     "engine.capturing": 16,
+    "engine.kv_pool_leak": 16,
     "request.aborted": 256,
 }
 """Events of which the same words are told once a start: how many of the last are remembered."""
+_NOBODY: Final = "None/None"  # the process of a line that names none
 _ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 
@@ -97,6 +99,8 @@ class LineReader:
         parts: Mapping[str, str | None] = bare.parts if bare is not None else frame.groupdict() if frame is not None else {}
         body = bare.text if bare is not None else frame["text"] if frame is not None else text
         self._keep_time(whole.at, parts)
+        if bare is None:
+            self._tracebacks.framed(body, _NOBODY)
         for anchor, pattern in self._anchors:
             if anchor in body and (match := pattern.regex.search(body)):
                 return self._rows(pattern, match, _Seen(self, whole.number, at_us, parts), text)

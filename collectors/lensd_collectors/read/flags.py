@@ -187,8 +187,7 @@ def _command(line: str) -> dict[str, str]:
         key = _SHORT.get(flag) or settings.name_of(flag)
         off = key.startswith("no_") and not values
         text = " ".join(values) or ("false" if off else "true")
-        if settings.is_secret(key):
-            text = text if is_placeholder(text) else "***"
+        text = scrub(text) if not settings.is_secret(key) else text if is_placeholder(text) else "***"
         key = key.removeprefix("no_") if off else key
         found[key] = settings.spelled(key, text[: settings.LONGEST])
     return found

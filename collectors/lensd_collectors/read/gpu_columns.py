@@ -10,6 +10,7 @@ _HINTS: Final = get_type_hints(GpuSample)
 INTEGERS: Final = frozenset(name for name, hint in _HINTS.items() if hint == int | None)
 BOOLEANS: Final = frozenset(name for name, hint in _HINTS.items() if hint == bool | None)
 THROTTLE: Final = "throttle"
+LARGEST: Final = 2.0**63
 
 _SAID: Final = {name: name for name in THROTTLE_REASONS.values()} | {
     "gpu_idle": "idle",
@@ -25,12 +26,14 @@ Cell = int | float | bool | str | None
 
 
 def typed(column: str, number: float) -> Cell:
-    """A number in the column's own unit as its type, reasons of a bit mask by name."""
+    """A number in the column's own unit as its type, reasons of a bit mask by name; None for one that is too large for its column."""
     if column == THROTTLE:
         return reasons(int(number))
     if column in BOOLEANS:
         return number > 0
-    return round(number) if column in INTEGERS else number
+    if column in INTEGERS:
+        return round(number) if abs(number) < LARGEST else None
+    return number
 
 
 def reasons(mask: int) -> str:

@@ -1,4 +1,4 @@
-"""Log lines that are JSON records, as docker, journald and vLLM's own JSON formatter write them, back in the form of plain lines."""
+"""Log lines that are JSON records, of docker, journald, vLLM's JSON formatter or Rust's tracing, back in the form of plain lines."""
 
 import re
 from typing import Final, NamedTuple
@@ -20,6 +20,10 @@ class Inner(NamedTuple):
     stream: str = ""
 
 
+class _Fields(msgspec.Struct):
+    message: str | None = None
+
+
 class _Record(msgspec.Struct):
     # docker's json-file
     log: str | None = None
@@ -37,6 +41,11 @@ class _Record(msgspec.Struct):
     process: int | None = None
     message: str | None = None
     exc_info: str | None = None
+    # Rust's tracing, as text-generation-inference writes it
+    timestamp: str = ""
+    level: str = ""
+    target: str = ""
+    fields: _Fields | None = None
 
 
 _decoder: Final = msgspec.json.Decoder(_Record)
@@ -58,6 +67,8 @@ def read(text: str) -> Inner | None:
         return Inner("\n".join(text.splitlines()), at_us=int(record.real_us[:18]), more=record.cut == "line-max")
     if record.message is not None and record.levelname:
         return Inner(_plain(record, record.message))
+    if record.fields is not None and record.fields.message is not None and record.target and record.level:
+        return Inner(f"{record.timestamp} {record.level:>5} {record.target}: {record.fields.message}")
     return None
 
 

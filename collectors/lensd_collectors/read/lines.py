@@ -24,6 +24,7 @@ _CTIME: Final = re.compile(r"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{
 _WEB_TIME: Final = re.compile(
     r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<hours>[+-]\d\d)(?P<minutes>\d\d)"
 )
+_TRTLLM_TIME: Final = re.compile(r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})-(?P<time>\d\d:\d\d:\d\d)")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -133,12 +134,14 @@ def rfc3339(text: str) -> Instant | None:
 
 
 def dated(text: str) -> Instant | None:
-    """The instant that a line names with its year: RFC 3339, as web servers write it (`18/Nov/2026:10:00:05 +0000`), or as C's
-    `ctime` does, without a zone (`Wed Nov 18 10:00:05 2026`)."""
+    """The instant that a line names with its year: RFC 3339, as web servers write it (`18/Nov/2026:10:00:05 +0000`), or
+    without a zone, as C's `ctime` does (`Wed Nov 18 10:00:05 2026`) and TensorRT-LLM's logger (`11/18/2026-10:00:05`)."""
     if (match := _CTIME.fullmatch(text)) and match["month"] in _MONTHS:
         return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{int(match['day']):02d}T{match['time']}")
     if "/" not in text:
         return rfc3339(text)
+    if match := _TRTLLM_TIME.fullmatch(text):
+        return rfc3339(f"{match['year']}-{match['month']}-{match['day']}T{match['time']}")
     match = _WEB_TIME.fullmatch(text)
     if match is None or match["month"] not in _MONTHS:
         return None

@@ -11,6 +11,7 @@ import msgspec
 
 from lensd_collectors.read.card_rows import program
 from lensd_collectors.read.cells import quantity, scale
+from lensd_collectors.read.gpu_columns import LARGEST
 from lensd_collectors.rows import GpuSample, Instant, Point, Row
 
 DISK_READ: Final = "lensd.host.disk.read"  # bytes/s, with the attribute device
@@ -25,6 +26,7 @@ _DOCKER: Final = re.compile(
     r"(?P<id>[0-9a-f]{12,64})\s+(?P<process>\S+)\s+[\d.]+%\s+(?P<used>[\d.]+\s?[KMGT]?i?B)\s*/\s*(?P<limit>[\d.]+\s?[KMGT]?i?B)\s+[\d.]+%.*"
 )
 _HEADS: Final = re.compile(r"(?:top - |Swap:|Tasks:|Threads:|%Cpu\(s\)|Cpu\(s\)|CONTAINER ID\s|Total:|avg-cpu:|Linux \d\S* \()")
+_PID: Final = re.compile(r"[0-9]{1,10}")
 _IOSTAT: Final = re.compile(r"Device:?\s+\S+.*")
 _OF_DISK: Final = {
     "rkB/s": (DISK_READ, 1024.0),
@@ -74,7 +76,7 @@ class HostTable:
             return []
         if name == "VmRSS" and size is not None:
             process = self._process
-            pid = int(process["Pid"]) if process.get("Pid", "").isdigit() else None
+            pid = int(process["Pid"]) if _PID.fullmatch(process.get("Pid", "")) else None
             return [self._row(number, at, process=program(process.get("Name")), pid=pid, rss_bytes=size)]
         if name in ("MemTotal", "MemAvailable") and size is not None:
             self._held[name] = size
@@ -118,7 +120,7 @@ class HostTable:
         return found.number * (scale(unit, decimal=False) or 1)
 
     def _whole_host(self, total: float | None, available: float | None, number: int, at: Instant | None) -> list[Row]:
-        if total is None or available is None:
+        if total is None or available is None or not 0 <= available <= total < LARGEST:
             return []
         return [self._row(number, at, total_bytes=round(total), rss_bytes=round(total - available))]
 
@@ -130,4 +132,5 @@ def _bytes(text: str) -> int | None:
     """A size with its unit; kB, MB and GB are powers of 1024 in what the kernel and docker print."""
     found = quantity(text)
     factor = scale(found.unit, decimal=False) if found else None
-    return round(found.number * factor) if found and factor else None
+    size = found.number * factor if found and factor else LARGEST
+    return round(size) if abs(size) < LARGEST else None

@@ -55,6 +55,7 @@ _ACCESS: Final = re.compile(
     r"|client closed request \(499\)"
 )
 _JSON: Final = re.compile(r'\s*(?:\{\s*["}]|\[\s*[\[{"\]])')
+_CONTAINER: Final = re.compile(r'"(?:OOMKilled|[Ee]xitCode)"\s*:')  # docker inspect, kubectl get -o json
 _DATED: Final = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _FLAGS: Final = re.compile(
     r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\blaunch_server\b"
@@ -127,7 +128,7 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
         if kind is not None:
             return kind, None
         if _JSON.match(text):
-            return Kind.UNKNOWN, None
+            return (Kind.ENGINE_LOG, load()["supervisor"]) if _CONTAINER.search(text) else (Kind.UNKNOWN, None)
     lines = [line for raw in text.split("\n") for line in unwrap(raw).text.split("\n") if line.strip()]
     if any(_GPU.search(line) and "," in line for line in lines[:5]):
         return Kind.GPU_CSV, None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-_SECRET: Final = re.compile(r"key(?!s?_?cache)|token$|secret|password|credential|authorization", re.IGNORECASE)
+_SECRET: Final = re.compile(r"key(?!s?_?cache|_value_heads)|token$|secret|password|credential|authorization", re.IGNORECASE)
 _ASSIGNMENT: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]\w*)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.:/+-]+)")
 _NUMBER: Final = re.compile(r"(?<![\w.])(?P<name>[a-z_]\w*)=(?P<value>-?\d+(?:\.\d+)?)(?![\w.])")
 _PAIR: Final = re.compile(r"'(\w+)': ('[^'\\]*'|-?\d+(?:\.\d+)?|True|False|None)(?=[,}])")
@@ -24,6 +24,7 @@ _ALIASES: Final = {
     "kv_cache_size_tokens": "kv_cache_tokens",
     "kv_cache_max_concurrency": "kv_max_concurrency",
 }
+_NESTED: Final = {"kv_transfer_config": "kv_connector"}  # a setting that is too much for one value, and what of it is one
 INTEGERS: Final = frozenset(
     {
         "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override", "block_size", "tensor_parallel_size",
@@ -135,10 +136,18 @@ def from_dict_text(text: str) -> dict[str, str]:
         return from_mapping({name: ast.literal_eval(raw) for name, raw in _PAIR.findall(text)})
     if not isinstance(tree, ast.Dict):
         return {}
-    pairs = zip(tree.keys, tree.values, strict=True)
-    return from_mapping(
-        {key.value: _literal(value) for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    )
+    named = _pairs(tree)
+    found = {name: _literal(value) for name, value in named.items()}
+    found |= {own: _literal(inner[own]) for name, own in _NESTED.items() if own in (inner := _pairs(named.get(name)))}
+    return from_mapping(found)
+
+
+def _pairs(node: ast.expr | None) -> dict[str, ast.expr]:
+    """Of a dict or of a call's keywords, as objects print themselves; nothing of what is neither."""
+    if isinstance(node, ast.Call):
+        return {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
 def _literal(node: ast.expr) -> object:

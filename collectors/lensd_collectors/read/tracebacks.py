@@ -58,6 +58,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._calls: dict[str, deque[tuple[str, int]]] = {}
         self._open: dict[str, None] = {}  # processes in the middle of one that has no frame
+        self._announced = False  # by the last framed line
         self._told: deque[str] = deque(maxlen=_TOLD)
 
     def inside(self, process: str, body: str, number: int) -> bool:
@@ -69,12 +70,24 @@ class Tracebacks:
             self._calls.setdefault(process, deque(maxlen=_DEPTH)).append((call["function"], number))
         return bool(call or _CONTINUATION.match(body))
 
+    def framed(self, body: str, follows: str) -> None:
+        """A framed line. SGLang's and TensorRT-LLM's end in a traceback's first line; its rest `follows` without a frame."""
+        announces = body.rstrip().endswith(f"{_OPENING}:") and not body.startswith(_OPENING)
+        if announces:
+            self._begin(follows)
+        elif self._announced:
+            self.close(follows)
+        self._announced = announces
+
+    def _begin(self, process: str) -> None:
+        if len(self._open) >= _PROCESSES:
+            self._open.pop(next(iter(self._open)))
+        self._open[process] = None
+
     def unframed(self, process: str, body: str, number: int) -> Part:
         """The same for a line without its log's frame, which has to follow a traceback's first line to belong to one."""
         if body.startswith(_OPENING):
-            if len(self._open) >= _PROCESSES:
-                self._open.pop(next(iter(self._open)))
-            self._open[process] = None
+            self._begin(process)
             return Part.INSIDE
         if process not in self._open:
             return Part.OUTSIDE

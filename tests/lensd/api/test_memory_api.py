@@ -154,6 +154,17 @@ def test_where_that_does_not_follow_nobody_is_put_on_a_card(cards, engines, rank
     assert (watched["not_known"], watched["others"], watched["free"]) == (74 * GIB, None, 5 * GIB)
 
 
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "two", ""])
+def test_ranks_and_numbers_of_cards_that_are_none(text):
+    rows = a_minute(
+        gpu_samples=[device(s, 74, gpu=text or "0") for s in range(60)],
+        config_facts=[*facts("e0", T0 - S), *facts("e0", T0, {"tensor_parallel_size": (text, "flag")})],
+    )
+    told = Told(**rows)
+    assert [card.engines for card in told.memory().items] == [("e0",)]
+    assert len(told.gpus()) == 1
+
+
 def test_two_ranks_are_on_two_cards():
     rows = a_minute(
         gpu_samples=[device(s, 74, gpu=gpu) for s in range(60) for gpu in ("0", "1")],

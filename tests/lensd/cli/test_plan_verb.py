@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 
 import pytest
 from lensd_collectors.rows import EngineSample, RequestRow
@@ -83,6 +84,9 @@ def test_nothing_measured_is_said_in_one_line(folder):
         ("nowhere", "--gpu", "L4", "--context", "10"),
         (".", "--gpu", "L4", "--context", "10"),
         ("lensd.toml", "--gpu", "L4", "--context", "10"),
+        ("~nobody-here/7b", "--gpu", "L4", "--context", "10"),
+        ("x" * 5000, "--gpu", "L4", "--context", "10"),
+        ("7b", "--gpu", "9" * 400 + "GiB", "--context", "10"),
     ],
 )
 def test_nonsense_is_one_line_and_two(folder, words):
@@ -90,15 +94,49 @@ def test_nonsense_is_one_line_and_two(folder, words):
     assert (status, out, err.count("\n")) == (2, "", 1)
 
 
-def busy(folder):
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_weights_that_were_not_fetched_can_be_given(folder, name):
+    (folder / "7b" / name).write_text(POINTER)
+    status, out, err = call("7b", "--gpu", "80GB", "--context", "4096")
+    assert (status, out, err.count("\n"), "or give --parameters" in err) == (2, "", 1, True)
+    for words in (("--parameters", "7B"), ("--weights", "14GB")):
+        status, told = document("7b", "--gpu", "80GB", "--context", "4096", *words)
+        assert (status, told["weights_bytes"]) == (0, 14 * 10**9)
+
+
+def test_a_configuration_that_was_not_fetched_is_called_so(folder):
+    (folder / "config.json").write_text(POINTER)
+    assert "config.json is a pointer to a file that was not fetched" in call(".", "--gpu", "L4", "--context", "10")[2]
+
+
+def test_a_name_in_a_configuration_stays_in_its_line(folder):
+    (folder / "7b" / "config.json").write_text(json.dumps(SEVEN | {"_name_or_path": "a\nb\x1b[31m"}))
+    out = call("7b", "--gpu", "80GB", "--context", "4096")[1]
+    assert out.startswith("a?b?[31m on one card 80GB: ")
+
+
+def test_a_configuration_from_a_pipe(folder):
+    read, write = os.pipe()
+    os.write(write, json.dumps(SEVEN).encode())
+    os.close(write)
+    status, out, _ = call(f"/dev/fd/{read}", "--gpu", "80GB", "--context", "4096")
+    os.close(read)
+    assert (status, out.startswith("the model on one card 80GB: ")) == (0, True)
+
+
+def busy(folder, engine="e0", model="tiny-llama", tokens=128, running=2.0):
     store = FolderStore(folder / "no-store")
     rows = [
         RequestRow(
-            request_key=n, revision=1, started_at=T0 + n, settled=True, outcome="ok", prompt_tokens=100, completion_tokens=28, engine="e0"
+            request_key=tokens * 100 + n, revision=1, started_at=T0 + n, settled=True, outcome="ok", prompt_tokens=100,
+            completion_tokens=tokens - 100, engine=engine, model=model,
         )
         for n in range(40)
-    ]
-    samples = [EngineSample(seen_at=T0 + n, engine="e0", running=2.0) for n in range(40)]
+    ]  # fmt: skip
+    samples = [EngineSample(seen_at=T0 + n, engine=engine, model=model, running=running) for n in range(40)]
     store.append(batch_of({"requests": rows, "engine_samples": samples}))
     store.close()
 
@@ -114,6 +152,17 @@ def test_what_a_running_engine_wastes(folder):
         assert set(engine.asked) <= {"GET /metrics", "GET /v1/models", "GET /version", "/metrics", "/v1/models", "/version"}
         status, out, _ = call("--from-engine", engine.url)
         assert (status, "2,096,896 tokens of KV cache (100.0%), 1,023.88 MiB" in out) == (0, True)
+
+
+def test_what_another_engine_uses_is_not_this_ones(folder):
+    busy(folder)
+    busy(folder, "e1", "another", tokens=5000, running=50.0)
+    with pretending(folder) as engine:
+        assert document("--from-engine", engine.url)[1]["used_tokens"] == 256  # by its model
+        (folder / "lensd.toml").write_text(
+            f'[serve]\nstore = "no-store"\napi = "127.0.0.1:1"\n[[agent.engines]]\nname = "e1"\nurl = "{engine.url}"\n'
+        )
+        assert document("--from-engine", engine.url)[1]["measured"]["tokens_p99"] == 5000  # by the name that it is watched under
 
 
 def test_an_engine_with_nothing_measured_is_not_called_wasteful(folder):

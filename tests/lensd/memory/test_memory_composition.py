@@ -68,6 +68,12 @@ def test_a_cache_of_which_nobody_says_how_full_it_is_stays_whole():
     assert found[Band.UNEXPLAINED] == 2 * GIB
 
 
+@pytest.mark.parametrize("usage", [-0.1, 1.2, 85.0, float("nan")])
+def test_a_usage_that_is_no_share_is_not_told(usage):
+    found = bytes_of(Known(holders=(holder("e0", {"kv_cache_bytes": str(50 * GIB)}, usage),)))
+    assert (found[Band.KV_POOL], Band.KV_USED in found) == (50 * GIB, False)
+
+
 def test_without_a_list_of_processes_others_are_unknown():
     found = bytes_of(Known(device=CARD, holders=(ENGINE,)))
     assert (found[Band.OTHERS], found[Band.NOT_KNOWN], found[Band.RUNTIME]) == (None, 7 * GIB, 2 * GIB)
@@ -116,6 +122,7 @@ def test_the_limit_is_rounded_up_as_the_engine_does():
         ({"kv_cache_bytes": "1073741824", "num_gpu_blocks": "64", "num_gpu_blocks_override": "64", "kv_block_bytes": "65536"}, 64 * 65536),
         ({"kv_cache_bytes": "1073741824", "num_gpu_blocks": "64", "num_gpu_blocks_override": "64"}, None),
         ({"kv_cache_bytes": "1.0 GiB"}, None),
+        ({"kv_cache_bytes": "9" * 5000}, None),
         ({"num_gpu_blocks": "64"}, None),
         ({}, None),
     ],

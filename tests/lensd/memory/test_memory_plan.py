@@ -149,20 +149,61 @@ def test_settings_are_safe():
     st.integers(1, 300),
     st.sampled_from(["4B", "8B", "27B"]),
     st.sampled_from(["auto", "fp8"]),
-    st.sampled_from([0.5, 0.9, 0.99]),
+    st.sampled_from([0.5, 0.9, 0.99, 1.0]),
 )
 def test_settings_that_are_called_safe_fit(config, gpu, context, concurrency, parameters, kv_dtype, utilization):
     question = {"config": config, "gpu": gpu, "parameters": parameters, "kv_dtype": kv_dtype, "overhead": "1GiB"}
     found = made(**question, context=context, concurrency=concurrency, utilization=utilization)
-    assert bool(found.max_context and found.recommended_concurrency) <= bool(found.flags)
+    share = safe_utilization(found.gpu.total_bytes, utilization)
+    shared = made(**question, context=context, concurrency=concurrency, utilization=share)
+    assert bool(shared.max_context and shared.recommended_concurrency) <= bool(found.flags)
     if found.flags:
-        share = found.flags["--gpu-memory-utilization"]
-        again = made(**question, context=found.flags["--max-model-len"], concurrency=found.flags["--max-num-seqs"], utilization=utilization)
+        assert found.flags["--gpu-memory-utilization"] == share <= utilization
+        again = made(**question, context=found.flags["--max-model-len"], concurrency=found.flags["--max-num-seqs"], utilization=share)
         assert again.fits
-        assert share <= utilization
     if found.fits:
         assert context <= found.max_context
         assert concurrency <= found.max_concurrency
+
+
+def test_settings_fit_by_the_share_that_they_name():
+    """All of a card is never named: what fits only then is cut, and that is said."""
+    question = ask(gpu="24GiB", utilization=1.0, weights="20GiB", overhead="0GiB", context=8000)
+    found = plan(question)
+    assert (found.fits, found.flags["--gpu-memory-utilization"]) == (True, 0.97)
+    assert found.flags["--max-model-len"] == int((0.97 * 24 - 20) * GIB) // found.kv_block_bytes // 2 * 16 < 8000
+    told = "what was asked for fits only with more of the card than 0.97"
+    assert told in as_text(found)
+    assert told in as_markdown(question, found)
+    whole = made(gpu="60GiB", utilization=1.0, weights="20GiB", overhead="0GiB", concurrency=20)
+    assert whole.flags == {"--max-model-len": 4096, "--max-num-seqs": 15, "--gpu-memory-utilization": 0.99}
+    tight = made(gpu="24GiB", utilization=1.0, weights="23.5GiB", overhead="0GiB", context=500)
+    assert (tight.fits, tight.flags) == (True, {})
+    assert "none: no request" in as_text(tight)
+
+
+def test_settings_that_the_plan_rests_on_are_among_the_flags():
+    found = made(gpu="H100", max_num_batched_tokens=2048, block_size=32).flags
+    assert (found["--max-num-batched-tokens"], found["--block-size"]) == (2048, 32)
+    assert not {"--max-num-batched-tokens", "--block-size"} & made(gpu="H100", max_num_batched_tokens=8192, block_size=16).flags.keys()
+
+
+def test_a_name_that_a_stranger_gave_is_no_command():
+    question = ask(model="x; rm -rf ~")
+    assert "vllm serve 'x; rm -rf ~' --max-model-len" in as_markdown(question, plan(question))
+
+
+def test_words_of_no_use_are_no_bug():
+    assert made(engine_version=f"0.{'9' * 5000}").fits
+    assert "\n" not in made(gpu="24\nGiB").gpu.name
+
+
+def test_a_quantisation_that_is_not_known_is_not_taken_for_16_bits():
+    found = made(config=SEVEN | {"quantization_config": {"quant_method": "novel"}})
+    assert (found.weights_bytes, found.fits) == (None, None)
+    assert any("quantisation" in line for line in found.assumed)
+    packed = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}}
+    assert made(config=SEVEN | {"quantization_config": packed}).weights_bytes == 6_738_415_616 // 2
 
 
 def test_a_limit_lets_the_longest_request_in():
@@ -227,6 +268,12 @@ def test_a_conversation():
         ({"weights_dtype": "q4_K_M"}, "q4_K_M"),
         ({"parameters": "seven"}, "seven"),
         ({"parameters": "0B"}, "0B"),
+        ({"parameters": "9" * 400}, "no number of parameters"),
+        ({"gpu": "9" * 400 + "GiB"}, "no size of a memory"),
+        ({"weights": "9" * 400 + "GiB"}, "no size of a memory"),
+        ({"config": SEVEN | {"rope_scaling": {"type": "linear", "factor": float("inf")}}}, "factor"),
+        ({"config": SEVEN | {"rope_scaling": {"type": "linear", "factor": float("nan")}}}, "factor"),
+        ({"config": SEVEN | {"rope_scaling": {"type": "linear", "factor": -2}}}, "factor"),
         ({"weights": "7B"}, "7B"),
         ({"max_tokens": 5000}, "do not go into"),
         ({"max_tokens": 0}, "0 tokens"),

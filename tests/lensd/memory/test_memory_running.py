@@ -1,12 +1,15 @@
 """What a running engine sets aside and does not use: its own words, and a store's measured lengths."""
 
+import json
+
+import msgspec
 import pytest
 from checkout import ROOT
 from lensd_collectors.host.engine import Engine, FetchError, FetchFailure
 
-from lensd.errors import EvidenceError, ServerError
+from lensd.errors import EvidenceError, ServerError, UsageError
 from lensd.memory.lengths import Lengths
-from lensd.memory.running import Running, as_text, look, waste
+from lensd.memory.running import Running, as_text, block_bytes, look, waste
 
 CAPTURES = ROOT / "tests" / "captures" / "vllm-0.32.0"
 ENGINE = Engine(name="e0", kind="vllm", host="127.0.0.1", port=8000)
@@ -27,8 +30,8 @@ def test_what_a_real_engine_says():
     metrics = (CAPTURES / "metrics-4-after-load.txt").read_bytes()
     found = look(ENGINE, answers(**{"/metrics": metrics, "/v1/models": MODELS, "/version": b'{"version": "0.32.0"}'}))
     assert found == Running(
-        url="http://127.0.0.1:8000", version="0.32.0", max_model_len=512, model_dir="/models/tiny", block_size=128, blocks=16_384,
-        tokens=2_097_152, kv_bytes=GIB, utilization=0.92, kv_dtype="auto",
+        url="http://127.0.0.1:8000", version="0.32.0", max_model_len=512, model="tiny", model_dir="/models/tiny", block_size=128,
+        blocks=16_384, tokens=2_097_152, kv_bytes=GIB, utilization=0.92, kv_dtype="auto",
     )  # fmt: skip
 
 
@@ -49,6 +52,19 @@ def test_what_is_no_vllm_is_told():
 
 RUNNING = Running(url="http://e:8000", version="0.32.0", max_model_len=32_768, block_size=16, blocks=10_000, tokens=160_000, kv_bytes=None)
 LENGTHS = Lengths(requests=900, tokens_p50=300, tokens_p95=1500, tokens_p99=1990, tokens_max=2500, samples=400, running_p99=5)
+
+
+def test_the_folder_that_an_engine_names_is_of_use_or_is_left(tmp_path):
+    said = lambda place: msgspec.structs.replace(RUNNING, model_dir=str(place))  # noqa: E731
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64}))
+    (tmp_path / "model.safetensors").write_text("version 1 of a pointer")
+    assert block_bytes(said(tmp_path), None) == 2 * 2 * 64 * 2 * 16
+    config.write_text("{}")
+    assert block_bytes(said(tmp_path), None) is None
+    assert block_bytes(said("/" + "x" * 5000), None) is None
+    with pytest.raises(UsageError):
+        block_bytes(RUNNING, str(tmp_path))
 
 
 def test_what_lies_idle():
@@ -75,6 +91,7 @@ def test_what_is_used_is_not_called_waste():
         (RUNNING, Lengths(requests=900, tokens_p99=2000), "engine_samples.running"),
         (RUNNING, Lengths(requests=900, tokens_p99=2000, samples=400, running_p99=0), "engine_samples.running"),
         (Running(url="http://e:8000"), LENGTHS, "kv_cache_size_tokens"),
+        (Running(url="http://e:8000", tokens=0, blocks=0, block_size=0), LENGTHS, "kv_cache_size_tokens"),
     ],
 )
 def test_what_was_not_measured_is_not_waste(running, lengths, missing):

@@ -150,10 +150,25 @@ def test_files_that_hold_no_weights(tmp_path, content, why):
         ({"quantization_config": {"quant_method": "mxfp4"}}, "int4"),
         ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "int4"),
         ({"quantization_config": {"quant_method": "novel"}}, None),
+        ({"quantization_config": {"config_groups": {"a": {"weights": {"num_bits": [4], "type": {}}}, "b": 5}}}, None),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "int8"),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "int4"),
+        ({"quantization_config": {"config_groups": {"a": {"weights": {"num_bits": 8, "type": "float"}}}}}, "fp8"),
+        ({"quantization_config": {"config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}}}, "int8"),
+        (
+            {"quantization_config": {"config_groups": {n: {"weights": {"num_bits": n, "type": "int"}} for n in (4, 8)}}},
+            None,
+        ),
     ],
 )
 def test_the_type_they_are_stored_in(config, dtype):
     assert stored_dtype(config, "bfloat16") == dtype
+
+
+def test_a_shape_that_is_none_is_no_number_of_parameters(tmp_path):
+    text = json.dumps({"a": {"dtype": "BF16", "shape": ["x", "y"], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert (from_headers(tmp_path).total_bytes, from_headers(tmp_path).parameters) == (8, 0)
 
 
 def test_the_tiny_model_of_the_engine():

@@ -128,6 +128,13 @@ def test_an_agent_that_starts_again_tells_nothing_new() -> None:
     assert door.events == []
 
 
+def test_a_key_that_somebody_sends_as_a_setting_is_not_kept() -> None:
+    door = Door()
+    door.start(0, "{'max_model_len': 4096}")
+    door.config(1, "flag", api_key="plain-as-a-word", hf_token="another-word", kv_cache_dtype="fp8")
+    assert door.told()[1:] == [("api_key", "***", None, "flag"), ("hf_token", "***", None, "flag"), ("cache_dtype", "fp8", None, "flag")]
+
+
 def stored(door: Door) -> list[ConfigFact]:
     """What a store gives the next run."""
     store = MemoryStore()
@@ -231,6 +238,19 @@ def test_what_was_measured_before_says_nothing_of_another_share_of_the_card() ->
     assert door.changes()[:2] == door.changes()[2:]
     door.config(9060, "measured", num_gpu_blocks="1280")
     assert len(door.events) == 2, "flagged once"
+
+
+@pytest.mark.parametrize("args", ["{'max_model_len': 20000, 'kv_cache_dtype': 'fp8'}", "{'max_model_len': 20000, 'block_size': 8}"])
+def test_blocks_that_were_counted_in_another_size_say_nothing(args: str) -> None:
+    door = Door()
+    door.start(0, "{'max_model_len': 4096, 'block_size': 16, 'kv_cache_dtype': 'auto'}")
+    door.config(5, "model", **LLAMA2_7B)
+    door.config(6, "measured", num_gpu_blocks="1024")
+    fits = [fact.value for fact in door.facts if fact.name == "fits_max_model_len"]
+    assert len(fits) == 1, "the blocks are known"
+    door.start(9000, args)
+    assert over(door) == [None]
+    assert [fact.value for fact in door.facts if fact.name == "fits_max_model_len"] == fits
 
 
 def test_weights_that_leave_no_room_are_flagged_before_they_are_loaded() -> None:

@@ -116,6 +116,20 @@ def test_a_card_that_our_sampler_tells_of_has_no_rows_of_an_exporter_meanwhile()
     assert len(gpus(used, decoder=decoder, at_ns=AT_NS + 31_000_000_000)) == 1
 
 
+def test_a_card_without_a_uuid_hides_no_card_of_another_host() -> None:
+    decoder = Decoder()
+    gpus(("hw.gpu.memory.usage", 1.0, {"hw.id": "0", "hw.type": "gpu", "lensd.gpu.index": 0}), decoder=decoder)
+    elsewhere = {**OTHER, "Hostname": "another"}
+    assert [row.host for row in gpus(("DCGM_FI_DEV_FB_USED", 5.0, elsewhere), decoder=decoder) if isinstance(row, GpuSample)] == ["another"]
+
+
+@pytest.mark.parametrize("value", [1e19, -1e19, 1e300])
+def test_a_number_that_no_column_holds_costs_no_other(value: float) -> None:
+    made = gpus(("hw.gpu.memory.usage", value, CARD), ("hw.temperature", 40.0, CARD))
+    assert [set_columns(row).get("temp_c") for row in made] == [40.0]
+    assert gpus(("system.memory.limit", value, {}), ("system.linux.memory.available", 300.0, {})) == []
+
+
 def test_known_metrics_do_not_count_as_unknown() -> None:
     decoder = Decoder()
     points = [(name, 1.0, CARD) for name in (*GPU_METRICS, "process.memory.usage", "system.memory.limit", "DCGM_FI_DEV_FB_USED")]

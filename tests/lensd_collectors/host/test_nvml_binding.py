@@ -234,6 +234,12 @@ def test_a_card_without_memory_of_its_own_has_the_hosts(play: Play) -> None:
     assert [event["about"]["lensd.gpu.unified"] for step in steps for event in step["events"]] == [True]
 
 
+def test_a_card_that_had_memory_of_its_own_never_has_the_hosts(play: Play) -> None:
+    steps = play(text(cards(1), "5 0 fail.MemoryInfo 3", "15 0 fail.MemoryInfo 0"), 25)
+    assert not any("lensd.gpu.unified" in of(step) for step in steps)
+    assert [of(step).get("hw.gpu.memory.usage") for step in (steps[4], steps[5], steps[12], steps[24])] == [70 * GIB, None, None, 70 * GIB]
+
+
 def test_a_driver_from_before_the_newer_functions(play: Play) -> None:
     steps = play(text(cards(1), "0 0 proc.101 9"), 2, "--faults", defines=("OLD_DRIVER",))
     assert of(steps[0]) == {**{name: value for name, value in TOLD.items() if "reserved" not in name}, "hw.gpu.memory.usage": 71 * GIB}

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lensd_collectors.read import settings
 from lensd_collectors.read.flags import read_flags, read_model_config
 from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.rows import ConfigFact, Row
@@ -194,3 +195,31 @@ def test_no_text_makes_it_raise(text: str) -> None:
     read_flags("vllm serve " + text, name="x")
     read_model_config(text, name="x")
     read_flags("+--port 1\n" + text, name="x")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        """vllm serve m --additional-config '{"api_key": "sk-live-0123456789abcdef", "depth": 2}'""",
+        "vllm serve m --middleware-headers Authorization: Bearer sk-live-0123456789abcdef",
+        "vllm serve m --default-header=authorization=sk-live-0123456789abcdef",
+    ],
+)
+def test_a_key_inside_another_value_is_not_kept(command: str) -> None:
+    assert "sk-live" not in str(read_flags(command, name="serve.args").rows)
+
+
+CONNECTORS = {
+    "{'model': 'm', 'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector', engine_id='3f0c', kv_role='kv_producer', "
+    + "kv_buffer_device='cuda', kv_buffer_size=1000000000.0, kv_rank=None, kv_parallel_size=1, kv_ip='127.0.0.1', kv_port=14579, "
+    + "kv_connector_extra_config={}, kv_connector_module_path=None)}": "NixlConnector",
+    "{'model': 'm', 'kv_transfer_config': {'kv_connector': 'MooncakeConnector', 'kv_role': 'kv_both'}}": "MooncakeConnector",
+    "{'model': 'm', 'kv_transfer_config': None}": None,
+    "{'model': 'm'}": None,
+}
+
+
+@pytest.mark.parametrize(("text", "connector"), CONNECTORS.items())
+def test_of_what_is_printed_in_pieces_the_connector_is_a_setting(text: str, connector: str | None) -> None:
+    found = settings.from_dict_text(text)
+    assert (found["model"], found.get("kv_connector")) == ("m", connector)

@@ -1,7 +1,7 @@
 """Years and zones a log does not write."""
 
 import pytest
-from lensd_collectors.read.lines import Clock, rfc3339, unwrap
+from lensd_collectors.read.lines import Clock, dated, rfc3339, unwrap
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,8 @@ def test_without_a_reference_a_date_without_year_is_unknown() -> None:
 )
 def test_wrappers(line: str, text: str) -> None:
     assert unwrap(line).text == text
+
+
+def test_tensorrt_llms_date_begins_with_the_month() -> None:
+    assert dated("11/18/2026-10:00:05") == dated("2026-11-18T10:00:05Z")
+    assert dated("18/11/2026-10:00:05") is None

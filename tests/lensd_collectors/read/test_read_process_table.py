@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from lensd_collectors.read import Kind, quote, read
 from lensd_collectors.read.gpu_table import Subject, read_gpu_table, subject_of
@@ -179,3 +180,25 @@ def test_prose_is_no_table(text: str) -> None:
 )
 def test_what_a_table_is_about(text: str, subject: Subject) -> None:
     assert subject_of(text.split("\n")) is subject
+
+
+TABLES = (
+    "gpu_uuid, pid, process_name, used_gpu_memory [MiB]\nGPU-1, {v}, python, {v}\n",
+    "timestamp, index, memory.used [MiB], ecc.errors.uncorrected.volatile.total\n2026/11/29 12:00:00.000, 0, {v}, {v}\n",
+    "  PID   RSS COMMAND\n {v} {v} python3\n",
+    "        total   used   free   shared  buff/cache   available\nMem:  {v}  1  1  1  1  {v}\n",
+    "MemTotal: {v} kB\nMemAvailable: {v} kB\n",
+    "Name: python\nPid: {v}\nVmRSS: {v} kB\nVmRSS: 5 kB\n",
+    "0123456789ab  vllm  1.0%  {v}GiB / 5GiB 1.0%\n",
+    "MiB Mem : {v} total, 1 free\nMiB Swap: 1 total, 1 free, 1 used. {v} avail Mem\n",
+    "# gpu pwr gtemp sm mem\n0 {v} {v} {v} {v}\n",
+    "|    0   N/A  N/A    {v}      C   python   {v}MiB |\n",
+)
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "1e400", "1e19", "-1e19", "99999999999999999999", "0x" + "f" * 400, "²"])
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.split()[0])
+def test_a_figure_that_no_column_holds_ends_no_reading(table: str, value: str) -> None:
+    for row in read_gpu_table(table.replace("{v}", value).splitlines(), name="t").rows:
+        whole = [each for each in msgspec.structs.astuple(row) if isinstance(each, int)]
+        assert all(-(2**63) <= each < 2**63 for each in whole)
