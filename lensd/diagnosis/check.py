@@ -92,6 +92,8 @@ def _needs(book: Runbook) -> Iterable[Problem]:
             yield _problem(book, "needs", f"needs names {need}; {table} has no column {column}")
         elif table == "subjects" and book.scope == "window":
             yield _problem(book, "needs", f"needs names {need}, but a window rule has no subjects; name requests.{column}")
+    if book.wakes and (book.scope != "window" or "events.name" not in book.needs):
+        yield _problem(book, "wakes", "wakes is for window rules that need events.name: without any event nothing can be told")
 
 
 def _query(book: Runbook, cursor: Cursor) -> Iterable[Problem]:

@@ -160,6 +160,8 @@ def _judge(
             unknown = {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
         elif missing := needs.of_window(book, *time):
             return Result(runbook=book, window_unknown=Unknown(missing=missing))
+        elif not needs.is_woken(book, *time):
+            return Result(runbook=book)
         check_select(cursor, book.sql, PUBLIC)
         params: dict[str, object] = {**book.params, "from": time.start, "to": time.end}
         columns, rows = run_guarded(cursor, book.sql, params, timeout_s=timeout_s)

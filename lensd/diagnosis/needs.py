@@ -21,10 +21,21 @@ class Needs:
     def __init__(self, cursor: Cursor, from_at: datetime, to_at: datetime) -> None:
         self._cursor, self._from, self._to = cursor, from_at, to_at
         self._lacking: dict[str, frozenset[str]] = {}
+        self._events: dict[tuple[datetime, datetime], frozenset[str]] = {}
 
     def of_window(self, book: Runbook, from_at: datetime, to_at: datetime) -> tuple[str, ...]:
         """Names that are missing for a window rule."""
         return _missing(book, {need for need in _all(book) if not self._in_window(need, from_at, to_at)})
+
+    def is_woken(self, book: Runbook, from_at: datetime, to_at: datetime) -> bool:
+        """Whether one of the events that a window rule begins with is there; true of one that names none."""
+        if not book.wakes:
+            return True
+        if (from_at, to_at) not in self._events:
+            sql = "select distinct name from events where seen_at is null or seen_at between $from and $to"
+            names = self._cursor.execute(sql, {"from": from_at, "to": to_at}).fetchall()
+            self._events[from_at, to_at] = frozenset(name for (name,) in names)
+        return not self._events[from_at, to_at].isdisjoint(book.wakes)
 
     def of_requests(self, book: Runbook, request_ids: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """Request id to the names that are missing for it; requests that can be judged are left out."""

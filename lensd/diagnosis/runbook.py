@@ -57,6 +57,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window: timedelta | None = None
     needs: tuple[str, ...] = ()
     needs_any: tuple[tuple[str, ...], ...] = ()
+    wakes: tuple[str, ...] = ()
     params: dict[str, Any] = {}
     hold: Hold = Hold()
     alert: AlertFrom | Literal[False] = AlertFrom()
@@ -91,6 +92,7 @@ class Runbook(Record, frozen=True, kw_only=True):
     sql: str
     sql_line: int  # where the query's first line stands in the file, from 1
     sections: dict[str, str]
+    wakes: tuple[str, ...] = ()  # events without one of which, in its window, it is quiet unasked
 
 
 class Malformed(RunbookError):

@@ -106,6 +106,18 @@ def test_window_rule_fires_is_quiet_or_unknown_as_a_whole(store, tmp_path):
     assert (fired.findings[0].engine, fired.findings[0].request_id) == ("e0", None)
 
 
+def test_a_window_rule_is_asked_only_when_an_event_that_it_begins_with_is_there(store, tmp_path):
+    front = WINDOW.replace("[engine_samples.waiting]", "[events.name]") + "wakes: [engine.oom, engine.load_oom]\n"
+    book = parse(write(tmp_path, front=front, sql="select engine, count(*) as n, any_value($least_ms) as x from events group by all"))
+    samples = [{"seen_at": AT, "engine": "e0", "waiting": 200}]
+    assert answers(judge(store, {"engine_samples": samples}, book), None) == [Unknown(missing=("events.name",))]
+    assert isinstance(*answers(judge(store, {"events": [{"seen_at": AT, "engine": "e0", "name": "engine.ready"}]}, book), None), Quiet)
+    early = [{"seen_at": "2026-11-15 09:00:00", "engine": "e0", "name": "engine.oom"}]
+    start = microseconds(instant(0).fromisoformat(AT)) - 1_000_000
+    assert isinstance(*answers(judge(store, {"events": early}, book, from_us=start, to_us=start + 9_000_000), None), Quiet)
+    assert isinstance(*answers(judge(store, {"events": [{"seen_at": AT, "engine": "e0", "name": "engine.load_oom"}]}, book), None), Fired)
+
+
 def test_live_window_is_the_runbooks_own(store, tmp_path):
     book = parse(write(tmp_path, front=WINDOW + "window: 1m\n", sql=WINDOW_SQL))
     rows = {
