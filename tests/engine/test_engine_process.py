@@ -122,3 +122,10 @@ def test_an_incomplete_folder_says_what_to_run(folder: Path, gone: str) -> None:
 def test_a_pid_of_somebody_else_is_refused(folder: Path) -> None:
     with serving.Engine(folder, folder / "log") as engine, pytest.raises(serving.EngineError, match="pid 1 is not one"):
         engine.signal(signal.SIGTERM, 1)
+
+
+@pytest.mark.parametrize(("flags", "options"), [("fpu avx512f amx_bf16 amx_tile", ("--dtype", "float16")), ("fpu avx512f", ()), (None, ())])
+def test_a_processor_with_amx_is_asked_for_no_bfloat16(flags: str | None, options: tuple[str, ...], tmp_path: Path) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    assert serving.dtype_options(tmp_path / "cpuinfo") == options
