@@ -55,9 +55,18 @@ def test_without_what_it_needs_it_is_unknown_with_that_name(book, case, gone, na
     assert set(named) <= set(said.missing)
 
 
+ONLY_WITNESS = {
+    "a card is lost to the sampler while the others go on",  # the sampler's word; that the other cards go on says nothing
+    "what Ollama reckoned, with a context too long for the card",  # its log; the facts that are left speak of other things
+    "every layer on the GPU by name, with the experts of all of them in main memory",  # by the facts that are left, all is on the GPU
+}
+"""Cases that one of several sources alone tells of, while what the other says is true of a sound machine too."""
+
+
 @pytest.mark.parametrize(("book", "case", "gone"), list(one_of_several()))
 def test_without_one_of_several_it_may_still_tell_but_is_not_quiet(book, case, gone):
-    assert not isinstance(answer(book, without(case, gone)), Quiet)
+    is_quiet = isinstance(answer(book, without(case, gone)), Quiet)
+    assert is_quiet == (case.case in ONLY_WITNESS and gone == "events.name")
 
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.id)
