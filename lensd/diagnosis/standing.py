@@ -9,12 +9,14 @@ from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import Scope
 from lensd.store.interface import Cursor
 
-SOON_US: Final = 2_000_000  # between two looks for what opens an incident at once
-LATER_US: Final = 5_000_000  # for what has to hold for a while before it does
+EVERY_US: Final = 1_950_000  # two ticks of a second each, which come a little early or late
 
 
 class Standing:
-    """The window rules' last answers. To plan a query costs more than to run it: all of them each second would take half a core."""
+    """The window rules' last answers, two seconds old at most.
+
+    To plan a query costs more than to run it: all of them each second would take half a core.
+    """
 
     def __init__(self, runbooks: Mapping[str, Runbook], params: Mapping[str, Mapping[str, Any]]) -> None:
         self._books = {name: book for name, book in runbooks.items() if book.scope == "window"}
@@ -32,7 +34,7 @@ class Standing:
 
     def look(self, cursor: Cursor, now: int) -> None:
         """Judges the rules that are due at `now` (microseconds since the epoch); what cannot be asked now is asked again next time."""
-        due = {name: book for name, book in self._books.items() if not 0 <= now - self._looked.get(name, -LATER_US) < _every_us(book)}
+        due = {name: book for name, book in self._books.items() if not 0 <= now - self._looked.get(name, -EVERY_US) < EVERY_US}
         if not due:
             return
         given = {name: params for name, params in self._params.items() if name in due}
@@ -56,10 +58,6 @@ class Standing:
         """Nothing is known any more of how things stand."""
         self._results.clear()
         self._looked.clear()
-
-
-def _every_us(book: Runbook) -> int:
-    return LATER_US if book.hold.open_after > timedelta() else SOON_US
 
 
 def _window_us(book: Runbook) -> int:
