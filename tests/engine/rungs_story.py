@@ -116,13 +116,13 @@ class Story:
         seconds_until(lambda: running(self.engine) == 0)
 
     def _queue(self, lasts_s: float = 34.0) -> None:
-        """Sixteen callers for four slots, each request of two blocks: nobody is thrown out, and twelve wait at any time."""
-        self._keep_up("queued", 16, 200, lasts_s, between=self._leave_the_line)
+        """Thirty-two for four slots, each request of two blocks: nobody is thrown out, and so many wait that a fast engine takes seconds."""
+        self._keep_up("queued", 32, 180, lasts_s, between=self._leave_the_line)  # with the longest id still two blocks
 
     def _leave_the_line(self) -> None:
         seconds_until(lambda: waiting(self.engine) >= 8)
         caller = self._send("left-in-queue", 16)
-        time.sleep(0.4)  # it stands in the line by now: there are twelve before it
+        time.sleep(0.4)  # it stands in the line by now: there are many before it
         caller.leave()
         self.left.append("left-in-queue")
 
@@ -171,10 +171,11 @@ class Story:
             thread.join(60)
 
     def _crash(self, look_on_s: float = 14.0) -> None:
-        """kill -9 to all of it with two requests running, which a scrape has seen."""
+        """kill -9 to all of it with two requests running, which a scrape has seen; however fast it is, they do not end before."""
         self.killed = ["killed-0", "killed-1"]
         callers = [self._send(ident, 400, stream=True) for ident in self.killed]
         seconds_until(lambda: running(self.engine) == 2)
+        self.engine.signal(signal.SIGSTOP, self.engine.core_pid())
         time.sleep(1.2)  # the agents scrape once a second
         assert running(self.engine) == 2, "they ended before they could be killed"
         self.engine.kill()
