@@ -157,7 +157,7 @@ class Story:
         seconds_until(lambda: running(self.engine) == 2)
         return threads
 
-    def _stall(self, lasts_s: float = 22.0) -> None:
+    def _stall(self, lasts_s: float = 32.0) -> None:
         """The core stands still with two requests in it, and the API server answers all the same."""
         threads = self._two_running("stalled")
         core = self.engine.core_pid()
