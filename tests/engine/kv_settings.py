@@ -58,7 +58,7 @@ class Setting(NamedTuple):
         options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
         options += ["--kv-cache-dtype", self.kv_dtype, "--max-num-batched-tokens", str(self.batched_tokens)]
         if self.config is not None:
-            options += ["--load-format", "dummy"]
+            options += ["--load-format", "dummy", "--dtype", "auto"]  # its own type: it is only started, and asked nothing
         return starter.start(
             self.name, options=tuple(options), model_dir=self._folder(folder), max_model_len=self.max_model_len,
             environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
