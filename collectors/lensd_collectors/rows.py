@@ -87,6 +87,10 @@ class RequestRow(Row, kw_only=True):
     confidence: str | None = None
     src: str | None = None
     withdrawn: bool | None = None  # it turned out to be a part of another request; the view leaves it out
+    peer: str | None = None  # address of the caller, as the hop that saw the connection writes it
+    context_limit: int | None = None  # tokens; the limit that an answer named
+    reasoning_tokens: int | None = None
+    structured: bool | None = None  # the answer was bound to a grammar or schema
 
 
 class EngineSample(Row, kw_only=True):
@@ -111,6 +115,14 @@ class EngineSample(Row, kw_only=True):
     up: bool | None = None
     start_at: Instant | None = None
     src: str | None = None
+    prompt_tps: float | None = None  # tokens a second, as the engine's own line says
+    generation_tps: float | None = None
+    aborted_total: float | None = None
+    retracted_total: float | None = None  # SGLang's preemptions
+    rejected_total: float | None = None  # refused because its own queue is full
+    spec_drafted_total: float | None = None
+    spec_accepted_total: float | None = None
+    slots: float | None = None  # how many can run at once, where the engine says so
 
 
 class GpuSample(Row, kw_only=True):
@@ -151,6 +163,7 @@ class GpuSample(Row, kw_only=True):
     temp_slowdown_c: float | None = None
     mig: str | None = None
     unified: bool | None = None  # the host's memory is the device's
+    cpu_share: float | None = None  # of a process; 1.0: one core busy
 
 
 class SpanRow(Row, kw_only=True):
@@ -185,6 +198,8 @@ class Point(Row, kw_only=True):
     buckets: list[float] | None = None
     counts: list[float] | None = None
     src: str | None = None
+    engine: str | None = None
+    model: str | None = None
 
 
 class Event(Row, kw_only=True):
@@ -233,6 +248,29 @@ class HttpExchange(Row, kw_only=True):
     body_shape: str | None = None  # what the dialect says the body means: model-unknown, unauthorized ...
     limit_ms: float | None = None  # the time limit that this hop named
     src: str | None = None
+    limit_kind: str | None = None  # connect, first_byte, read, idle, total
+    peer: str | None = None  # address of who asked this hop
+    upstream: str | None = None  # host:port that was asked
+    upstream_status: int | None = None
+    upstream_ms: float | None = None
+    ttfb_ms: float | None = None  # to the first byte of the answer
+    received_bytes: int | None = None  # of the request's body
+    streaming: bool | None = None
+    done_seen: bool | None = None  # [DONE] was among it
+    chunks: int | None = None
+    max_gap_ms: float | None = None  # longest silence between two chunks
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    max_tokens: int | None = None
+    context_limit: int | None = None  # tokens; the limit that the answer named
+    content_chars: int | None = None  # of a 200 body only its shape is kept
+    tool_calls: int | None = None
+    json_broken: bool | None = None  # content that begins as JSON and does not parse
+    structured: bool | None = None  # the answer was bound to a grammar or schema
+    retry_after_ms: float | None = None
 
 
 class FindingRow(Row, kw_only=True):

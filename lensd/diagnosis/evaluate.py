@@ -25,7 +25,7 @@ from lensd_collectors.conventions import Stage
 from lensd.diagnosis.guard import check_select, first_line, run_guarded
 from lensd.diagnosis.needs import Needs
 from lensd.diagnosis.runbook import Runbook, fields, override
-from lensd.diagnosis.scope import AFTER, BEFORE, PUBLIC, Scope, bound, instant, microseconds
+from lensd.diagnosis.scope import AFTER, BEFORE, PUBLIC, SUBJECTS, Scope, bound, instant, microseconds
 from lensd.errors import SqlLimitError, SqlRefusedError
 from lensd.records import Confidence, Evidence, Finding, Record, Where
 from lensd.store.interface import Cursor
@@ -136,12 +136,43 @@ def evaluate(
         subjects = _subjects(cursor)
         extent = _extent(subjects, scope)
         needs = Needs(cursor, extent.start, extent.end)
+        idle = unasked(cursor, books.values())
         results = []
         for book in books.values():
             if book.scope == "request" and not subjects:
                 continue
+            if book.id in idle:
+                unknown = {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
+                results.append(Result(runbook=book, unknown=unknown))
+                continue
             results.append(_judge(cursor, book, scope, extent, subjects, needs, timeout_s))
     return Evaluation(results=tuple(results), subjects=subjects)
+
+
+def unasked(cursor: Cursor, books: Iterable[Runbook]) -> frozenset[str]:
+    """Ids of the request rules whose `asks` holds of no subject: quiet without their query. One that cannot be asked is judged."""
+    asking = [book for book in books if book.asks]
+    try:
+        held = _holds(cursor, [book.asks for book in asking])
+    except (SqlLimitError, SqlRefusedError, duckdb.Error):
+        held = [_holds_or_fails(cursor, book.asks) for book in asking]
+    return frozenset(book.id for book, is_asked in zip(asking, held, strict=True) if not is_asked)
+
+
+def _holds(cursor: Cursor, conditions: list[str]) -> list[bool]:
+    if not conditions:
+        return []
+    sql = f"select {', '.join(f'coalesce(bool_or({each}), false)' for each in conditions)} from {SUBJECTS}"
+    check_select(cursor, sql, PUBLIC)
+    _, [row] = run_guarded(cursor, sql, {}, timeout_s=5.0)
+    return list(row)
+
+
+def _holds_or_fails(cursor: Cursor, condition: str) -> bool:
+    try:
+        return _holds(cursor, [condition])[0]
+    except (SqlLimitError, SqlRefusedError, duckdb.Error):
+        return True
 
 
 def window_of(book: Runbook, scope: Scope) -> tuple[datetime, datetime]:

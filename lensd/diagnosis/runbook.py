@@ -58,6 +58,10 @@ class Front(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     needs: tuple[str, ...] = ()
     needs_any: tuple[tuple[str, ...], ...] = ()
     wakes: tuple[str, ...] = ()
+    asks: str = ""
+    live: bool = True
+    rung: str | None = None
+    rung_because: str | None = None
     params: dict[str, Any] = {}
     hold: Hold = Hold()
     alert: AlertFrom | Literal[False] = AlertFrom()
@@ -93,6 +97,10 @@ class Runbook(Record, frozen=True, kw_only=True):
     sql_line: int  # where the query's first line stands in the file, from 1
     sections: dict[str, str]
     wakes: tuple[str, ...] = ()  # events without one of which, in its window, it is quiet unasked
+    asks: str = ""  # a condition on `subjects` that holds of none where a request rule is quiet unasked
+    live: bool = True  # False: only files tell what it needs
+    rung: str | None = None  # claimed from here on only, `rung_because` what else its needs do not say
+    rung_because: str | None = None
 
 
 class Malformed(RunbookError):

@@ -57,3 +57,24 @@ CREATE OR REPLACE MACRO levelled(six, noise) AS
 CREATE OR REPLACE MACRO plateau(value, seen_at) AS
     list_transform([readings_of(value, seen_at)], given -> if(len(given) < 12, NULL,
         levelled(thinned(given, 6), 13 * noise_of(given) / sqrt(len(given)))))[1];
+
+-- A part of a whole; null where there is none.
+CREATE OR REPLACE MACRO share(part, whole) AS part / nullif(whole, 0);
+
+-- Whether a duration is that of a limit: as long, or as much longer as a hop takes to notice and to say so.
+CREATE OR REPLACE MACRO equals_limit(ms, limit_ms) AS
+    ms BETWEEN limit_ms - greatest(0.005 * limit_ms, least(250, 0.05 * limit_ms))
+           AND limit_ms + greatest(0.03 * limit_ms, least(1500, 0.2 * limit_ms));
+
+-- What came between two readings of a histogram's counts; null after a restart, and where the buckets are others.
+CREATE OR REPLACE MACRO hist_sub(later, earlier) AS
+    list_transform([list_transform(list_zip(later, earlier), pair -> pair[1] - pair[2])], left_over ->
+        if(len(later) = len(earlier) AND list_min(left_over) >= 0, left_over, NULL))[1];
+
+-- A quantile of a histogram (counts a bucket, not cumulative), with readings spread evenly within theirs; of the last, open bucket
+-- its lower bound. Null where nothing was counted.
+CREATE OR REPLACE MACRO hist_quantile(buckets, counts, quantile) AS
+    list_transform([list_transform(range(1, len(counts) + 1), n -> list_sum(counts[1:n]))], sums -> if(sums[-1] > 0,
+        list_transform([len(list_filter(sums, one -> one < quantile * sums[-1])) + 1], n ->
+            coalesce(buckets[n - 1], 0) + (coalesce(buckets[n], buckets[n - 1]) - coalesce(buckets[n - 1], 0))
+                * (quantile * sums[-1] - coalesce(sums[n - 1], 0)) / nullif(counts[n], 0))[1], NULL))[1];

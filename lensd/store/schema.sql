@@ -72,7 +72,11 @@ CREATE TABLE requests (
     label VARCHAR,  -- the verdict
     confidence VARCHAR,  -- certain, likely, possible
     src VARCHAR,  -- where the row came from
-    withdrawn BOOLEAN  -- it turned out to be a part of another request; the view leaves it out
+    withdrawn BOOLEAN,  -- it turned out to be a part of another request; the view leaves it out
+    peer VARCHAR,  -- address of the caller
+    context_limit BIGINT,  -- tokens, the limit that an answer named
+    reasoning_tokens BIGINT,  -- tokens
+    structured BOOLEAN  -- the answer was bound to a grammar or schema
 );
 
 -- What an engine said of itself at one instant: one row a scrape, engine and model.
@@ -95,7 +99,15 @@ CREATE TABLE engine_samples (
     finished_total DOUBLE,  -- counter
     up BOOLEAN,  -- the scrape was answered
     start_at TIMESTAMP,  -- start of the engine's process
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    prompt_tps DOUBLE,  -- tokens a second, as the engine's own line says
+    generation_tps DOUBLE,  -- tokens a second, as the engine's own line says
+    aborted_total DOUBLE,  -- counter
+    retracted_total DOUBLE,  -- counter, SGLang's preemptions
+    rejected_total DOUBLE,  -- counter, refused because its own queue is full
+    spec_drafted_total DOUBLE,  -- counter, tokens
+    spec_accepted_total DOUBLE,  -- counter, tokens
+    slots DOUBLE  -- requests that can run at once, where the engine says so
 );
 
 -- One GPU at one instant.
@@ -134,7 +146,8 @@ CREATE TABLE gpu_samples (
     power_limit_w DOUBLE,  -- watts
     temp_slowdown_c DOUBLE,  -- degrees Celsius at which clocks are lowered
     mig VARCHAR,  -- MIG instance
-    unified BOOLEAN  -- the host's memory is the device's
+    unified BOOLEAN,  -- the host's memory is the device's
+    cpu_share DOUBLE  -- of a process; 1.0: one core busy
 );
 
 -- Spans as they came.
@@ -166,7 +179,9 @@ CREATE TABLE points (
     value DOUBLE,  -- of a histogram: its sum
     buckets DOUBLE[],  -- upper bounds; the last count has none
     counts DOUBLE[],  -- observations a bucket, not cumulative
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    engine VARCHAR,
+    model VARCHAR
 );
 
 -- Things that happened: request events, log lines with a known meaning, processes that ended.
@@ -213,7 +228,30 @@ CREATE TABLE http_exchanges (
     error_message VARCHAR,
     body_shape VARCHAR,  -- what the dialect says the body means
     limit_ms DOUBLE,  -- ms, the limit that this hop named
-    src VARCHAR  -- where the row came from
+    src VARCHAR,  -- where the row came from
+    limit_kind VARCHAR,  -- connect, first_byte, read, idle, total
+    peer VARCHAR,  -- address of who asked this hop
+    upstream VARCHAR,  -- host:port that was asked
+    upstream_status BIGINT,
+    upstream_ms DOUBLE,  -- ms
+    ttfb_ms DOUBLE,  -- ms to the first byte of the answer
+    received_bytes BIGINT,  -- bytes of the request's body
+    streaming BOOLEAN,
+    done_seen BOOLEAN,  -- [DONE] was among it
+    chunks BIGINT,  -- SSE data events, without [DONE]
+    max_gap_ms DOUBLE,  -- ms, longest silence between two chunks
+    finish_reason VARCHAR,
+    prompt_tokens BIGINT,  -- tokens
+    cached_tokens BIGINT,  -- tokens
+    completion_tokens BIGINT,  -- tokens
+    reasoning_tokens BIGINT,  -- tokens
+    max_tokens BIGINT,  -- tokens, the caller's limit
+    context_limit BIGINT,  -- tokens, the limit that the answer named
+    content_chars BIGINT,  -- characters; of a 200 body only its shape is kept
+    tool_calls BIGINT,  -- how many
+    json_broken BOOLEAN,  -- content that begins as JSON and does not parse
+    structured BOOLEAN,  -- the answer was bound to a grammar or schema
+    retry_after_ms DOUBLE  -- ms
 );
 
 -- Rules that fired.

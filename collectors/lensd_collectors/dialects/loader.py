@@ -1,4 +1,8 @@
-"""Dialects from the package's `*.toml` files. Format: the comments in `vllm.toml`."""
+"""Dialects from the package's `*.toml` files. Format: the comments in `vllm.toml`.
+
+A file that `extends` a dialect adds to it: its patterns are tried before the dialect's own, of several such files in the order of
+their names. What one subject needs of a product's words lies in one file, `PRODUCT.SUBJECT.toml`.
+"""
 
 import re
 import tomllib
@@ -39,19 +43,45 @@ _ORDER = ("lensd", "litellm", "router", "sglang", "vllm")
 @cache
 def load() -> dict[str, Dialect]:
     """All dialects by name, in the order in which their error patterns are tried."""
-    found = {}
-    for entry in files(__package__).iterdir():
-        if entry.name.endswith(".toml"):
-            dialect = loads(entry.read_text(encoding="utf-8"), entry.name)
-            found[dialect.name] = dialect
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in files(__package__).iterdir() if entry.name.endswith(".toml")}
+    wholes, parts = {}, []
+    for file, text in sorted(texts.items(), reverse=True):
+        raw = _parsed(text, file)
+        if "extends" in raw:
+            parts.append((file, raw))
+        else:
+            wholes[raw["name"]] = file, raw
+    for file, part in parts:
+        if part["extends"] not in wholes:
+            raise DialectError(f"dialect {file}: it extends {part['extends']!r}, which is none")
+        base_file, base = wholes[part["extends"]]
+        wholes[part["extends"]] = f"{base_file} with {file}", _added({key: part[key] for key in part if key != "extends"}, base)
+    found = {name: _read(raw, file) for name, (file, raw) in wholes.items()}
     rank = {name: place for place, name in enumerate(_ORDER)}
     return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0])))
 
 
 def loads(text: str, file: str) -> Dialect:
     """One dialect from its TOML text. Raises DialectError, naming `file` and the entry."""
+    return _read(_parsed(text, file), file)
+
+
+def _parsed(text: str, file: str) -> dict[str, Any]:
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise DialectError(f"dialect {file}: {problem!r}") from problem
+
+
+def _added(part: Any, base: Any) -> Any:
+    """What a part says goes first, key by key; a single value stays the dialect's own."""
+    if isinstance(part, dict) and isinstance(base, dict):
+        return {**part, **{key: _added(part[key], value) if key in part else value for key, value in base.items()}}
+    return [*part, *base] if isinstance(part, list) and isinstance(base, list) else base
+
+
+def _read(raw: dict[str, Any], file: str) -> Dialect:
+    try:
         return _dialect(raw)
     except (KeyError, ValueError, TypeError, re.error) as problem:
         raise DialectError(f"dialect {file}: {problem!r}") from problem
