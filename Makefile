@@ -2,14 +2,14 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler soak-gateway clean
+.PHONY: bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler bench-triage score soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 PYTEST_ARGS ?=
-TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/record_demo.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
+TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/record_demo.py tools/score.py tools/ablate.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,7 +52,7 @@ lint: setup ## ruff, mypy, the import walk, the made pages
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "format: run \`make format\`" >&2; exit 1; }
 	@$(PY) -m mypy
-	@MYPYPATH=tools/engine $(PY) -m mypy $(TOOLS)
+	@MYPYPATH=tools:tools/engine:tests/incidents $(PY) -m mypy $(TOOLS)
 	@$(PY) tools/imports.py
 	@$(PY) tools/docs.py --check
 
@@ -88,6 +88,12 @@ bench-trend: setup ## 208 made-up courses of memory: share told rightly, time to
 
 bench-gpu-sampler: setup ## share of a core and a simulated day of sampling a GPU; BENCH_ARGS=--hour for one real hour
 	@$(PY) bench/bench_gpu_sampler.py $(BENCH_ARGS)
+
+bench-triage: setup ## a 1 GB engine log through `lensd triage`: time and memory; BENCH_ARGS=--quick for 100 MB
+	@$(PY) bench/bench_triage.py $(BENCH_ARGS)
+
+score: setup ## labelled incidents named rightly, per label and difficulty; SCORE_ARGS="--set a --label X", SCORE_ARGS=--ablate
+	@$(PY) tools/score.py $(SCORE_ARGS)
 
 soak-gateway: setup ## 200,000 requests with callers that leave and engines that die: nothing may be left of them; SOAK_ARGS=--requests=N
 	@$(PY) bench/soak_gateway.py $(SOAK_ARGS)

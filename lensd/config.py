@@ -49,10 +49,10 @@ class DashboardConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class RunbooksConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """`folders` hold runbooks of your own; `params` override a runbook's: `[runbooks.params.queue-saturation]`."""
+    """`folders` hold runbooks of your own; a table `[runbooks.queue-saturation]` overrides that runbook's params."""
 
     folders: tuple[str, ...] = ()
-    params: dict[str, dict[str, Any]] = {}
+    params: dict[str, dict[str, Any]] = {}  # by id: what all tables `[runbooks.<id>]` say
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -102,7 +102,7 @@ def find(path: str | None, cwd: Path | None = None) -> Path | None:
 def load(path: str | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """Defaults, then the file, then the environment. Raises ConfigError with the key as the user wrote it."""
     place = find(path)
-    data = _read(place) if place is not None else {}
+    data = _with_overrides(_read(place), str(place)) if place is not None else {}
     _check_keys(data, Config, "", str(place))
     sources = _add_environment(data, environ)  # dotted key -> variable
     try:
@@ -139,6 +139,21 @@ def _read(place: Path) -> dict[str, Any]:
         raise ConfigError(f"{place}: not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
     except OSError as error:
         raise ConfigError(f"cannot read {place}: {error.strerror}") from None
+
+
+def _with_overrides(data: dict[str, Any], place: str) -> dict[str, Any]:
+    """`[runbooks.<id>]` as the member of `runbooks.params` it means: any table there that is no setting's name is a runbook's."""
+    given = data.get("runbooks")
+    if not isinstance(given, dict):
+        return data
+    own = {name: table for name, table in given.items() if isinstance(table, dict) and name not in _fields(RunbooksConfig)}
+    params = given.get("params", {})
+    if twice := sorted(own.keys() & params.keys()) if isinstance(params, dict) else []:
+        raise ConfigError(f"{place}: [runbooks.{twice[0]}] stands beside [runbooks.params.{twice[0]}]: keep one of them")
+    if not own or not isinstance(params, dict):
+        return data
+    rest = {name: value for name, value in given.items() if name not in own}
+    return {**data, "runbooks": {**rest, "params": {**params, **own}}}
 
 
 def _add_environment(data: dict[str, Any], environ: Mapping[str, str]) -> dict[str, str]:

@@ -68,7 +68,8 @@ class Judge:
         self._touched: dict[str, int] = {}
         self._answered: set[str] = set()
         self._started = False
-        self._standing = Standing(runbooks, params)
+        self._judged = {name: book for name, book in runbooks.items() if book.live}
+        self._standing = Standing(self._judged, params)
         self._unknown: set[str] = set()  # labels no window rule could judge at the last tick
         self._lock = threading.Lock()
         self._moving = threading.Lock()  # what moves an incident stores and offers it before another does
@@ -195,7 +196,7 @@ class Judge:
         revised: list[RequestRow] = []
         for name, own in evaluation.split().items():
             row = rows[own.subjects[name].request_key]
-            conclusion = conclude(own, Subject(kind="request", request_id=name))
+            conclusion = conclude(own, Subject(kind="request", request_id=name), with_reasons=False)
             again = self._assembler.judged(row, conclusion.verdict.label, conclusion.verdict.confidence.value)
             revised += [again] if again is not None else []
             told = (f for f in conclusion.findings if f.request_id is not None and f.kind != "negative")
@@ -208,7 +209,7 @@ class Judge:
         failed = any(map(_may_be_the_engines, batch))
         stood = self._standing.of_requests(batch[0].started_at, now if failed else 0) if scope.to_us >= now else ()
         said = {result.runbook.id for result in stood}
-        books = {name: book for name, book in self._runbooks.items() if name not in said}
+        books = {name: book for name, book in self._judged.items() if name not in said}
         params = {name: given for name, given in self._params.items() if name in books}
         evaluation = evaluate(cursor, books, scope, overrides=params)
         return msgspec.structs.replace(evaluation, results=(*evaluation.results, *stood))

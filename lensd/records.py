@@ -195,6 +195,46 @@ class FileRead(Record, frozen=True, kw_only=True):
     unread_lines: int
 
 
+class Course(Record, frozen=True, kw_only=True):
+    """How it went, in the order in which people look: into the engine, to the first token, from token to token, to somebody's limit.
+
+    Of the request that the verdict is of, else of all that was sampled of the engine. None: not told.
+    """
+
+    request_id: str | None = None
+    outcome: str | None = None
+    status: int | None = None
+    entered_ms: float | None = None  # until the engine had it
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    completion_tokens: int | None = None
+    max_gap_ms: float | None = None
+    total_ms: float | None = None
+    client_timeout_ms: float | None = None
+    most_waiting: float | None = None
+    most_running: float | None = None
+    tokens_per_s: float | None = None  # of the whole engine, the median of its samples with requests running
+
+
+class Window(Record, frozen=True, kw_only=True):
+    """The part of what was read that a finding is of: one start of an engine where its log tells several, else what it cites."""
+
+    from_at: str | None = None  # RFC 3339, UTC; None: not dated
+    to_at: str | None = None
+    source: str | None = None  # file:first-last, in lines
+    start: int | None = None  # counted from 1
+    starts: int | None = None
+
+
+class Other(Record, frozen=True, kw_only=True):
+    """What was found besides the verdict and does not follow from it."""
+
+    label: str
+    cause: str
+    window: Window | None = None
+
+
 class Diagnosis(Record, frozen=True, kw_only=True):
     """The verdict document, `schema_version` 1: what `diagnose --json`, `triage --json` and the API give."""
 
@@ -212,6 +252,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     not_evaluated: tuple[NotEvaluated, ...] = ()
     files: tuple[FileRead, ...] = ()
     post_mortem: PostMortem | msgspec.UnsetType = msgspec.UNSET  # where memory ran out
+    course: Course | msgspec.UnsetType = msgspec.UNSET  # of files; of a request its timeline says it
+    window: Window | msgspec.UnsetType = msgspec.UNSET  # of the verdict, where files tell of several starts or problems
+    others: tuple[Other, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Incident(Record, frozen=True, kw_only=True):

@@ -8,12 +8,27 @@ import msgspec
 from lensd_collectors.conventions import Stage, StageState
 
 from lensd.memory.post_mortem import post_mortem_lines
-from lensd.records import SEVERITY_RANK, Diagnosis, Evidence, Finding, NotEvaluated, PostMortem, RuledOut, Severity, StageTime, Verdict
+from lensd.records import (
+    SEVERITY_RANK,
+    Course,
+    Diagnosis,
+    Evidence,
+    Finding,
+    NotEvaluated,
+    PostMortem,
+    RuledOut,
+    Severity,
+    StageTime,
+    Verdict,
+    Window,
+)
 
 BAR: Final = 28  # columns of the waterfall
 MOST_QUOTED: Final = 200  # characters of a quote in text; Markdown and JSON have all of it
 MOST_RULED_OUT: Final = 8  # lines in text
 MOST_FILES: Final = 20  # lines in text
+MOST_OTHERS: Final = 6  # lines in text
+MOST_LABELS: Final = 14  # of one line
 FRONT_END_FROM_MS: Final = 1.0
 NAMES: Final = {"auth_routing": "auth/routing"}
 COLOURS: Final = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
@@ -62,10 +77,14 @@ def as_text(diagnosis: Diagnosis, *, colour: bool = False) -> str:
     lines = [f"{paint(verdict.severity, verdict.label)}  {_standing(verdict)}", _cause(verdict)]
     if verdict.fix:
         lines.append(f"fix: {verdict.fix}")
+    if isinstance(diagnosis.window, Window):
+        lines.append(f"this is of {_window(diagnosis.window)}")
     lines += ["", *_subject(diagnosis)]
     sections = {
         "": _waterfall(diagnosis, paint),
+        "how it went": [f"  {name:<22}{said}" for name, said in _course(diagnosis)],
         "evidence": _findings(_shown(diagnosis), paint),
+        "besides": _cut([f"  {line}" for line in _others(diagnosis)], MOST_OTHERS, "--json"),
         "out of memory": [f"  {line}" for line in _post_mortem(diagnosis)],
         "files": _files(diagnosis),
         "ruled out": _cut([f"  {line}" for line in _ruled_out(diagnosis.ruled_out)], MOST_RULED_OUT, "--json"),
@@ -83,7 +102,9 @@ def as_markdown(diagnosis: Diagnosis) -> str:
     lines = [f"## {verdict.label}", "", f"**{_cause(verdict)}**", "", f"{_standing(verdict).capitalize()}."]
     if verdict.fix:
         lines += ["", f"Fix: {verdict.fix}"]
-    lines += ["", *(f"- {line}" for line in _subject(diagnosis))]
+    if isinstance(diagnosis.window, Window):
+        lines += ["", f"This is of {_window(diagnosis.window)}."]
+    lines += ["", *(f"- {line}" for line in _subject(diagnosis)), *(f"- {name}: {said}" for name, said in _course(diagnosis))]
     if diagnosis.timeline:
         lines += ["", "| stage | state | start | time | share | source |", "|---|---|---|---|---|---|"]
         lines += [_markdown_row(s, diagnosis) for s in diagnosis.timeline]
@@ -91,8 +112,10 @@ def as_markdown(diagnosis: Diagnosis) -> str:
             lines.append(
                 f"| unattributed |  |  | {duration(diagnosis.unattributed_ms)} | {_share(diagnosis.unattributed_ms, diagnosis)} |  |"
             )
-    for finding in _shown(diagnosis):
+    for _, finding in _tree(_shown(diagnosis)):
         lines += ["", f"### {finding.label} ({_certainty(finding)})", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
+    if others := _others(diagnosis):
+        lines += ["", "### Besides", "", *(f"- {line}" for line in others)]
     if after := _post_mortem(diagnosis):
         lines += ["", "### Out of memory", "", *(f"- {line}" for line in after)]
     if diagnosis.ruled_out:
@@ -197,6 +220,54 @@ def clock(at: str) -> str:
     return f"{at[:-1].replace('T', ' ')} UTC" if at.endswith("Z") else at
 
 
+def _window(window: Window) -> str:
+    """ "start 3 of 3, from 2026-01-31 09:00:00 UTC (engine.log:120-340)"."""
+    start = f"start {window.start} of {window.starts}" if window.start else ""
+    if window.starts and not window.start:
+        start = f"the time before the first of {window.starts} starts"
+    times = list(dict.fromkeys(clock(at) for at in (window.from_at, window.to_at) if at))
+    when = f"from {' to '.join(times)}" if times else ""
+    source = f"({window.source})" if window.source else ""
+    return " ".join(filter(None, [", ".join(filter(None, [start, when])), source]))
+
+
+def _others(diagnosis: Diagnosis) -> list[str]:
+    others = diagnosis.others if not isinstance(diagnosis.others, msgspec.UnsetType) else ()
+    return [f"{other.label}{f', {_window(other.window)}' if other.window else ''}: {other.cause}" for other in others]
+
+
+def _course(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """In the order in which people look; what is not told is left out."""
+    course = diagnosis.course
+    if not isinstance(course, Course):
+        return []
+
+    def said(text: str, ms: float | None) -> str:
+        return text.format(duration(ms)) if ms is not None else ""
+
+    ended = (course.outcome or "").replace("_", " ") + (f" (HTTP {course.status})" if course.status else "")
+    no_token = not course.completion_tokens and course.outcome not in (None, "ok", "refused")
+    no_token &= course.ttft_ms is None or course.completion_tokens == 0
+    behind = f" behind {course.most_running:.0f} running" if course.most_running is not None else ""
+    parts = {
+        "request": [course.request_id or "", ended],
+        "into the engine": [
+            said("after {}", course.entered_ms),
+            said("waited {} for a slot", course.queue_ms),
+            f"up to {course.most_waiting:.0f} waited{behind}" if course.most_waiting is not None else "",
+        ],
+        "first token": ["none was seen" if no_token else said("after {}", course.ttft_ms)],
+        "speed": [
+            said("{} a token", course.tpot_ms),
+            f"{course.completion_tokens} tokens" if course.completion_tokens is not None else "",
+            said("at most {} between two pieces", course.max_gap_ms),
+            f"the engine made {course.tokens_per_s:,.0f} tokens/s" if course.tokens_per_s is not None else "",
+        ],
+        "limit": [said("the caller's was {}", course.client_timeout_ms), said("it took {}", course.total_ms)],
+    }
+    return [(name, ", ".join(filter(None, lines))) for name, lines in parts.items() if any(lines)]
+
+
 def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[str]:
     total = diagnosis.total_ms or 0.0
     if not diagnosis.timeline:
@@ -260,14 +331,38 @@ def _share(ms: float | None, diagnosis: Diagnosis) -> str:
 
 
 def _findings(findings: Sequence[Finding], paint: Callable[[str, str], str]) -> list[str]:
+    """As a tree: what follows from a finding stands under it, deeper."""
     lines = []
-    for finding in findings:
-        lines.append(f"  {finding.label} ({_certainty(finding)})")
+    for depth, finding in _tree(findings):
+        pad = "    " * depth
+        lines.append(f"  {pad}{'└ ' if depth else ''}{finding.label} ({_certainty(finding)})")
         for evidence in finding.evidence:
-            lines.append(f"    - {evidence.text}")
+            lines.append(f"    {pad}- {evidence.text}")
             if place := _place(evidence):
-                lines.append(paint("dim", f"      {place if len(place) <= MOST_QUOTED else f'{place[:MOST_QUOTED]}…'}"))
+                lines.append(paint("dim", f"      {pad}{place if len(place) <= MOST_QUOTED else f'{place[:MOST_QUOTED]}…'}"))
     return lines
+
+
+def _tree(findings: Sequence[Finding]) -> list[tuple[int, Finding]]:
+    """Each with how deep it stands; one whose cause is not shown stands for itself."""
+    labels = {finding.label for finding in findings}
+    placed: list[tuple[int, Finding]] = []
+
+    def place(finding: Finding, depth: int) -> None:
+        if any(other is finding for _, other in placed):
+            return
+        placed.append((depth, finding))
+        first = all(other is finding or other.label != finding.label for _, other in placed)
+        for effect in findings if first else ():
+            if effect.explained_by == finding.label and effect.label != finding.label:
+                place(effect, depth + 1)
+
+    for finding in findings:
+        if finding.explained_by is None or finding.explained_by not in labels:
+            place(finding, 0)
+    for finding in findings:  # a circle hides nothing
+        place(finding, 0)
+    return placed
 
 
 def _certainty(finding: Finding) -> str:
@@ -297,7 +392,12 @@ def _ruled_out(ruled_out: Iterable[RuledOut]) -> list[str]:
     by_ground: dict[str, list[str]] = {}
     for item in ruled_out:
         by_ground.setdefault(item.because, []).append(item.label)
-    return [f"{', '.join(labels)}: {_in_words(because)}" for because, labels in by_ground.items()]
+    return [f"{_list(labels)}: {_in_words(because)}" for because, labels in by_ground.items()]
+
+
+def _list(labels: Sequence[str]) -> str:
+    more = len(labels) - MOST_LABELS
+    return ", ".join(labels) if more <= 1 else f"{', '.join(labels[:MOST_LABELS])} and {more} more"
 
 
 def _in_words(because: str) -> str:

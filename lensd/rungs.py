@@ -15,6 +15,7 @@ class Rung(NamedTuple):
 
     key: str
     name: str
+    collector: str  # who writes what it gives
     adds: str  # for people, after "adds"
     requests: str  # which requests it shows
     stages: dict[str, str]  # stage -> the word in `{stage}_source`; "frontend" is the first part of prefill
@@ -29,6 +30,7 @@ RUNGS: Final = (
     Rung(
         key="0",
         name="scrape of /metrics",
+        collector="the agent's scrape",
         adds="load, KV cache and reach of the engine: causes that hold for the engine as a whole",
         requests="none",
         stages={},
@@ -45,11 +47,19 @@ RUNGS: Final = (
             "engine_samples.prefix_queries_total",
             "engine_samples.prefix_hits_total",
             "engine_samples.finished_total",
+            "engine_samples.aborted_total",
+            "engine_samples.retracted_total",
+            "engine_samples.rejected_total",
+            "engine_samples.spec_drafted_total",
+            "engine_samples.spec_accepted_total",
             "engine_samples.up",
             "engine_samples.start_at",
             "events.name",
             "config_facts.value",
+            "points.name",
             "points.value",
+            "points.buckets",
+            "points.counts",
         ),
         since=(0, 6),
         line="lensd attach {url}",
@@ -58,11 +68,12 @@ RUNGS: Final = (
     Rung(
         key="1",
         name="engine log",
+        collector="the agent's tail of the log",
         adds="starts, stops, deaths and errors in the engine's own words",
         requests="none; ids that vLLM writes with --enable-log-requests are kept, without times",
         stages={},
         ids=(),
-        gives=("events.line",),
+        gives=("events.line", "events.fields", "engine_samples.prompt_tps", "engine_samples.generation_tps"),
         since=(0, 6),
         line='log = "/var/log/vllm.log"',
         where="the engine's entry in lensd.toml, and vLLM's output into that file: vllm serve ... >> /var/log/vllm.log 2>&1",
@@ -70,6 +81,7 @@ RUNGS: Final = (
     Rung(
         key="2",
         name="vLLM's own spans",
+        collector="vLLM itself",
         adds="front end, queue, prefill and decode of each request, and its id",
         requests="those that ended by themselves; none for a caller that left, a refusal, or a request that died with the engine",
         stages={"queue": "llm_request", "prefill": "llm_request", "decode": "llm_request", "frontend": "llm_request"},
@@ -99,6 +111,7 @@ RUNGS: Final = (
     Rung(
         key="3a",
         name="plugin",
+        collector="lensd_collectors.vllm.plugin",
         adds="preemptions, cached tokens and finish reason beside the stages",
         requests="those that ended by themselves",
         stages={"queue": "plugin", "prefill": "plugin", "decode": "plugin"},
@@ -115,6 +128,7 @@ RUNGS: Final = (
     Rung(
         key="3b",
         name="middleware",
+        collector="lensd_collectors.vllm.middleware",
         adds="every request to the engine with its end: refused, cut, left by its caller, still open; front end and streaming",
         requests="all that reach the engine, also refused, left and open ones",
         stages={"frontend": "middleware", "streaming": "middleware"},
@@ -143,11 +157,24 @@ RUNGS: Final = (
     Rung(
         key="4",
         name="log or spans of the proxy in front",
+        collector="the agent's tail of the proxy's log, or the proxy's own spans",
         adds="what nginx, Envoy or LiteLLM answered, and after how long",
         requests="as before",
         stages={},
         ids=(),
-        gives=("http_exchanges.status", "http_exchanges.duration_ms"),
+        gives=(
+            "http_exchanges.status",
+            "http_exchanges.method",
+            "http_exchanges.path",
+            "http_exchanges.duration_ms",
+            "http_exchanges.ttfb_ms",
+            "http_exchanges.bytes",
+            "http_exchanges.peer",
+            "http_exchanges.upstream",
+            "http_exchanges.upstream_status",
+            "http_exchanges.received_bytes",
+            "http_exchanges.error_code",
+        ),
         since=(0, 6),
         line='access_logs = [{{ log = "/var/log/nginx/access.log", kind = "nginx" }}]',
         where="[agent] of lensd.toml",
@@ -155,6 +182,7 @@ RUNGS: Final = (
     Rung(
         key="5",
         name="lensd gateway",
+        collector="lensd_collectors.gateway",
         adds="keys, limits and routes, and the time before the engine: all but the caller's own side",
         requests="all that reach the gateway",
         stages={"auth_routing": "gateway", "streaming": "gateway"},
@@ -165,6 +193,7 @@ RUNGS: Final = (
             "subjects.attempts",
             "subjects.timeout_ms",
             "subjects.timeout_kind",
+            "subjects.structured",
         ),
         since=(0, 6),
         line='upstreams = [{{ name = "{engine}", url = "{url}" }}]',
@@ -175,6 +204,7 @@ RUNGS: Final = (
 HOST: Final = Rung(
     key="host",
     name="agent on the engine's host",
+    collector="the agent's samplers",
     adds="the host's GPUs and the memory of its processes: no step of the ladder, at any rung",
     requests="as before",
     stages={},
@@ -218,24 +248,21 @@ HOST: Final = Rung(
 )
 """What a GPU, its driver or a container's limits do not tell stays without a value there too."""
 
-_IN_THE_LOG: Final = "only the engine's log tells of it"
-WITHHELD: Final = {
-    # runbook -> (rung from which it is claimed, HOST's key for any rung with it, why not where its needs are met)
-    "auth-key-scope-denied": ("5", "an engine answers no 403 of its own: the gateway, or a proxy in front of it, does"),
-    "client-read-timeout-too-short": ("3b", "vLLM tells nothing of a request whose caller left"),
-    "engine-crash": ("3b", "vLLM tells nothing of a request that died with it; that the engine did is seen from rung 0"),
-    "engine-silent-stall": ("3b", "vLLM tells of a request at its end only; that the engine stalls is seen from rung 0"),
-    "config-drift": ("1", "what came of the change is told by the engine's log"),
-    "gpu-hardware-fault": (HOST.key, "the kernel, the driver or the GPU's own counters tell of it"),
-    "gpu-memory-held-by-other-process": ("1", _IN_THE_LOG),
-    "host-ram-oom": (HOST.key, "who killed a process is told by its kernel"),
-    "kv-cache-too-small": ("1", _IN_THE_LOG),
-    "oom-fragmentation": ("1", _IN_THE_LOG),
-    "oom-model-load": ("1", _IN_THE_LOG),
-    "oom-profiling-warmup": ("1", _IN_THE_LOG),
-    "oom-runtime-activation-spike": ("1", _IN_THE_LOG),
-    "slow-decode-cpu-offload": ("1", "how much was left to the CPU is told by the engine's log"),
-}
+CLIENT: Final = Rung(
+    key="client",
+    name="instrumentation of the caller",
+    collector="lensd_collectors.client, or any OpenTelemetry client span",
+    adds="the caller's own side of each request: no step of the ladder, at any rung that has ids",
+    requests="as before",
+    stages={"client": "client"},
+    ids=(),
+    gives=("subjects.client_ms", "subjects.client_exclusive_ms"),
+    since=(0, 6),
+    line="lensd_collectors.client.instrument()",
+    where="the calling application, at its start",
+)
+BESIDE: Final = (HOST, CLIENT)
+"""What may be there at any rung, and is a step of none."""
 
 NOTES: Final = (
     "The client stage is seen at any rung that has ids, where the caller is instrumented: `lensd_collectors.client.instrument()`, or any "
@@ -280,35 +307,60 @@ def line(
     return rung(key).line.format(engine=name, attributes=attributes, otlp=otlp, token_file=path, url=url)
 
 
-Needs = Mapping[str, tuple[Iterable[str], Iterable[Iterable[str]]]]
-"""Runbook id to its `needs` and `needs_any`."""
+class Claim(NamedTuple):
+    """What a runbook says of when it can be told: `rung`, HOST's key for any rung with it, is the first from which it is claimed."""
+
+    needs: Iterable[str] = ()
+    needs_any: Iterable[Iterable[str]] = ()
+    live: bool = True  # False: only files tell what it needs
+    rung: str | None = None
+    rung_because: str | None = None
+
+
+Needs = Mapping[str, Claim]
+"""By runbook id."""
 
 
 def claimed(on: Iterable[Rung], needs: Needs) -> list[str]:
-    """The runbooks whose evidence is there with these rungs, HOST among them or not."""
+    """The runbooks whose evidence is there with these rungs, those of BESIDE among them or not."""
     rungs = list(on)
     keys = [each.key for each in RUNGS]
     given = {column for each in rungs for column in each.gives}
-    highest = max((keys.index(each.key) for each in rungs if each is not HOST), default=-1)
+    highest = max((keys.index(each.key) for each in rungs if each not in BESIDE), default=-1)
 
-    def met(every: Iterable[str], groups: Iterable[Iterable[str]]) -> bool:
-        choices = [set(group) for group in groups]
-        return set(every) <= given and (not choices or any(choice <= given for choice in choices))
+    def met(claim: Claim) -> bool:
+        choices = [set(map(_as_given, group)) for group in claim.needs_any]
+        return set(map(_as_given, claim.needs)) <= given and (not choices or any(choice <= given for choice in choices))
 
-    def held_back(name: str) -> bool:
-        key = WITHHELD[name][0] if name in WITHHELD else keys[0]
-        return HOST not in rungs if key == HOST.key else keys.index(key) > highest
+    def held_back(key: str | None) -> bool:
+        return key is not None and (HOST not in rungs if key == HOST.key else keys.index(key) > highest)
 
-    return sorted(name for name, (every, groups) in needs.items() if met(every, groups) and not held_back(name))
+    return sorted(name for name, claim in needs.items() if claim.live and met(claim) and not held_back(claim.rung))
 
 
-def first(name: str, needs: Needs) -> tuple[str, bool] | None:
-    """The lowest rung from which on a runbook is claimed, and whether only with HOST; None where no rung gives what it needs."""
-    for beside in ((), (HOST,)):
+def first(name: str, needs: Needs) -> tuple[str, tuple[str, ...]] | None:
+    """The lowest rung from which on a runbook is claimed, and with what of BESIDE; None where nothing gives what it needs."""
+    for beside in ((), (HOST,), (CLIENT,), BESIDE):
         for each in RUNGS:
             if name in claimed((*below(each.key), *beside), needs):
-                return each.key, bool(beside)
+                return each.key, tuple(other.key for other in beside)
     return None
+
+
+def first_in_words(name: str, needs: Needs) -> str:
+    """ "3b", "0 and host"; empty where nothing gives what it needs."""
+    found = first(name, needs)
+    return " and ".join((found[0], *found[1])) if found is not None else ""
+
+
+def writers(column: str) -> list[Rung]:
+    """The rungs from which a column has values, those of BESIDE last."""
+    return [each for each in (*RUNGS, *BESIDE) if _as_given(column) in each.gives]
+
+
+def _as_given(column: str) -> str:
+    """What is known of the requests that are judged is known of all others."""
+    return column.replace("requests.", "subjects.", 1)
 
 
 def stages(on: Iterable[Rung]) -> dict[str, str]:

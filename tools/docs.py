@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVENTIONS = "collectors/lensd_collectors/conventions.py"
@@ -192,35 +193,56 @@ def coverage(root: Path) -> str:
     for rung in rungs.RUNGS:
         found = rungs.stages(rungs.below(rung.key))
         page.append(row(rung.key, rung.name, *(code(found.get(stage, "")) or "-" for stage in SHOWN_STAGES)))
-    page += [row(rungs.HOST.key, rungs.HOST.name, *["-"] * len(SHOWN_STAGES))]
+    for beside in rungs.BESIDE:
+        page.append(row(beside.key, beside.name, *(code(beside.stages.get(stage, "")) or "-" for stage in SHOWN_STAGES)))
     page += ["", *(f"- {note}" for note in rungs.NOTES)]
     page += ["", "## Requests and ids", "", row("rung", "which requests", "found by"), row(*["---"] * 3)]
     page += [row(rung.key, rung.requests, "; ".join(rung.ids) or "-") for rung in rungs.RUNGS]
     page += ["", "## Labels", "", "A label is claimed from the rung on at which all is there that its rule needs; `host`: with the agent"]
-    page += [f"on the engine's host, which gives {', '.join(map(code, rungs.HOST.gives))} where GPU and driver tell them.", ""]
+    page += [
+        "on the engine's host, `client`: with the caller instrumented, `-`: from files alone (`lensd triage`). Behind each column stand"
+    ]
+    page += ["the rungs that write it.", ""]
+    needs = runbook_needs(root, rungs)
+    live = {name.partition("@")[0] for name in needs if rungs.first(name, needs) is not None}
+    page += [f"{len(live)} labels are told live.", ""]
     page += [row("runbook", "from rung", "its rule needs", "not before, though its columns are there"), row(*["---"] * 4)]
-    needs = runbook_needs(root)
-    for name, (every, groups) in needs.items():
-        first = rungs.first(name, needs)
-        from_rung = "-" if first is None else f"{first[0]} and host" if first[1] else first[0]
-        asked = " and ".join([*map(code, every), *([" or ".join(" with ".join(map(code, group)) for group in groups)] if groups else [])])
-        page.append(row(f"[{name}](../runbooks/{name}.md)", from_rung, asked, rungs.WITHHELD.get(name, ("", ""))[1]))
+    for name, claim in needs.items():
+        from_rung = rungs.first_in_words(name, needs) or "-"
+        each = [_written(rungs, column) for column in claim.needs]
+        groups = [" with ".join(_written(rungs, column) for column in group) for group in claim.needs_any]
+        asked = " and ".join([*each, *([" or ".join(groups)] if groups else [])])
+        page.append(row(f"[{name}](../runbooks/{name}.md)", from_rung, asked, claim.rung_because or ""))
+    page += ["", "## Who writes what", "", "Columns that rules need, and who writes them on a live system.", ""]
+    page += [row("column", "rung", "collector"), row(*["---"] * 3)]
+    for column in sorted({c for claim in needs.values() for c in (*claim.needs, *(c for group in claim.needs_any for c in group))}):
+        found = rungs.writers(column)
+        page.append(
+            row(code(column), ", ".join(r.key for r in found) or "-", "; ".join(dict.fromkeys(r.collector for r in found)) or "files")
+        )
     page += ["", "## The lines", "", "`...` is what vLLM is started with now, `NAME` what the engine is called in `lensd.toml`."]
     for rung in rungs.RUNGS:
         page += ["", f"Rung {rung.key}, {rung.name} ({rung.where}): {rung.adds}.", "", "```"]
         page += [rungs.line(rung.key, url="http://127.0.0.1:8000"), "```"]
-    page += ["", f"{rungs.HOST.name.capitalize()} ({rungs.HOST.where}): {rungs.HOST.adds}.", "", "```", rungs.HOST.line, "```"]
+    for beside in rungs.BESIDE:
+        page += ["", f"{beside.name.capitalize()} ({beside.where}): {beside.adds}.", "", "```", beside.line, "```"]
     return "\n".join(page) + "\n"
 
 
-def runbook_needs(root: Path) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Of each runbook its `needs` and the groups of its `needs_any`."""
+def _written(rungs: ModuleType, column: str) -> str:
+    return f"{code(column)} ({', '.join(rung.key for rung in rungs.writers(column)) or 'files'})"
+
+
+def runbook_needs(root: Path, rungs: ModuleType) -> dict[str, Any]:
+    """Of each runbook what its front matter says of when it can be told, as `Claim` of lensd/rungs.py."""
     found = {}
     for path in sorted((root / "runbooks").glob("*.md")):
         front = re.sub(r"\n\s+", " ", path.read_text().split("---\n")[1])
-        values = dict(re.findall(r"^(needs|needs_any): (.*)$", front, re.M))
+        values = dict(re.findall(r"^(needs|needs_any|live|rung|rung_because): (.*)$", front, re.M))
         groups = re.findall(r"\[([^\[\]]*)\]", values.get("needs_any", ""))
-        found[path.stem] = _columns_in(values.get("needs", "")), [_columns_in(group) for group in groups]
+        rung, because = (values.get(key, "").strip("\"'") or None for key in ("rung", "rung_because"))
+        needs, needs_any = _columns_in(values.get("needs", "")), [_columns_in(group) for group in groups]
+        found[path.stem] = rungs.Claim(needs, needs_any, values.get("live") != "false", rung, because)
     return found
 
 

@@ -150,6 +150,7 @@ SAID_BY = _attribute("lensd.said_by", "string", "", "see SaidBy")
 DECISION = _attribute("lensd.decision", "string", "", "what was decided about the request, see Decision")
 ERROR_MESSAGE = _attribute("lensd.error.message", "string", "", "error text of the engine or the gateway, scrubbed, at most 500 characters")
 IS_STREAMING = _attribute("lensd.request.streaming", "bool", "", "the caller asked for SSE")
+IS_STRUCTURED = _attribute("lensd.request.structured", "bool", "", "the answer is bound to a schema or grammar")
 TIMEOUT_KIND = _attribute("lensd.timeout.kind", "string", "", "which limit fired, see TimeoutKind")
 TIMEOUT_MS = _attribute("lensd.timeout.ms", "double", "ms", "the limit that fired")
 CLIENT_TIMEOUT_MS = _attribute(

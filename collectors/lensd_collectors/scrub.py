@@ -78,7 +78,7 @@ _FLAG_IS_VALUE: Final = re.compile(rf"{_EXAMPLE}|[^\s\"']+")
 _LIST: Final = re.compile(r"\[(?:[^\]\"']|'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z))*+\]?")
 _IN_LIST: Final = re.compile(r"[^\s\[\],'\"]+")
 _PLACEHOLDER: Final = re.compile(
-    r"(?i)(?:<.*>|\*+|\$\{?\w+\}?|none|null|true|false|empty|dummy|changeme|change-me|x{3,}|your[-_].*|my[-_](?:api[-_])?key|token-abc123"
+    r"(?i)(?:<.*>|\*+|\$\{?\w+\}?|os\.environ/\w+|none|null|true|false|empty|dummy|changeme|change-me|x{3,}|your[-_].*|my[-_](?:api[-_])?key|token-abc123"
     r"|sk-x{3,}|sk-\.\.\..*)"
 )
 _TOKEN_END: Final = re.compile(r"token[=:'\"\\\s]")

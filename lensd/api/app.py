@@ -23,6 +23,7 @@ from lensd.api.backend import Backend
 from lensd.api.items import in_order, text_of
 from lensd.api.query import instant, seconds, span, whole_number
 from lensd.api.unknown import unknown
+from lensd.diagnosis import bundle
 from lensd.diagnosis.diagnose import diagnose_row
 from lensd.diagnosis.postmortem import of_incident
 from lensd.errors import (
@@ -60,10 +61,12 @@ def build_app(backend: Backend) -> ASGIApp:
     paths: dict[str, Callable[[Request], Any]] = {
         "requests": api.requests,
         "requests/{id:path}/diagnosis": api.diagnosis,  # ids are what callers choose: a slash in one is no fault
+        "requests/{id:path}/bundle": api.request_bundle,
         "requests/{id:path}": api.request,
         "sessions/{id:path}": api.session,
         "incidents": api.incidents,
         "incidents/{id}/postmortem": api.post_mortem,
+        "incidents/{id}/bundle": api.incident_bundle,
         "incidents/{id}": api.incident,
         "status": api.status,
         "coverage": api.coverage,
@@ -145,6 +148,16 @@ class _Api:
     def _diagnose(self, row: dict[str, Any]) -> Diagnosis:
         with self._reading() as cursor:
             return diagnose_row(cursor, row, self._backend.runbooks, self._backend.params, self._backend.limits, time.time_ns() // 1000)
+
+    def request_bundle(self, request: Request) -> Response:
+        row = self._find(request.path_params["id"])[0]
+        with self._reading() as cursor:
+            return _zip(bundle.of_request(cursor, row, self._backend.params, self._backend.limits, time.time_ns() // 1000))
+
+    def incident_bundle(self, request: Request) -> Response:
+        found = self._incident(request.path_params["id"])
+        with self._reading() as cursor:
+            return _zip(bundle.of_incident(cursor, found, self._backend.params, self._backend.limits, time.time_ns() // 1000))
 
     @contextmanager
     def _reading(self) -> Iterator[Cursor]:
@@ -271,6 +284,10 @@ class _Api:
 
     def metrics(self, request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _zip(content: bytes) -> Response:
+    return Response(content, media_type="application/zip")
 
 
 def _failed(_: Request, error: Exception) -> Response:

@@ -24,6 +24,7 @@ from lensd.errors import LensdError, NoAnswerError, ServerError, UnauthorizedErr
 from lensd.memory.lengths import Lengths
 from lensd.records import Diagnosis, Incident, PostMortem
 
+BUNDLE_PATIENCE_S: Final = 50.0  # hours of scrapes are read, scrubbed and packed
 PREFIX: Final = "/api/v1"
 MAX_BODY: Final = 64 * 1024 * 1024
 T = TypeVar("T")
@@ -108,6 +109,10 @@ class Client:
         query = {"wait": f"{wait_s:g}"} if wait_s > 0 else {}
         return self._get(f"/requests/{_quoted(id)}/diagnosis", Diagnosis, query, patience_s=wait_s)
 
+    def request_bundle(self, id: str) -> bytes:
+        """The zip of the newest request of that id: what `lensd triage` needs to judge it elsewhere."""
+        return self._fetch("GET", f"/requests/{_quoted(id)}/bundle", {}, BUNDLE_PATIENCE_S)
+
     def session(self, id: str) -> tuple[SessionCall, ...]:
         """The calls of a session in order; none where nobody names such a session."""
         return self._get(f"/sessions/{_quoted(id)}", Page[SessionCall]).items
@@ -122,6 +127,10 @@ class Client:
     def post_mortem(self, id: str) -> PostMortem:
         """Of an incident in which memory ran out; EvidenceError for any other."""
         return self._get(f"/incidents/{_quoted(id)}/postmortem", PostMortem)
+
+    def incident_bundle(self, id: str) -> bytes:
+        """The zip of an incident."""
+        return self._fetch("GET", f"/incidents/{_quoted(id)}/bundle", {}, BUNDLE_PATIENCE_S)
 
     def ack(self, id: str) -> Incident:
         """The incident, now acknowledged."""
@@ -179,15 +188,19 @@ class Client:
         return self._call("GET", path, kind, query or {}, patience_s)
 
     def _call(self, method: str, path: str, kind: type[T], query: dict[str, Any], patience_s: float = 0.0) -> T:
+        body = self._fetch(method, path, query, patience_s)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ServerError(f"{self.url} gave no lensd answer to {path} ({error}): is --server right, and of this version?") from None
+
+    def _fetch(self, method: str, path: str, query: dict[str, Any], patience_s: float = 0.0) -> bytes:
         given = urlencode({name: value for name, value in query.items() if value is not None})
         target = f"{self._parts.path.rstrip('/')}{PREFIX}{path}{'?' + given if given else ''}"
         status, body = self._exchange(method, target, self._timeout_s + patience_s)
         if not 200 <= status < 300:
             raise self._refusal(status, body)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ServerError(f"{self.url} gave no lensd answer to {path} ({error}): is --server right, and of this version?") from None
+        return body
 
     def _exchange(self, method: str, target: str, timeout_s: float) -> tuple[int, bytes]:
         secure = self._parts.scheme == "https"

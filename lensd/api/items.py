@@ -95,6 +95,10 @@ class RequestItem(Item, frozen=True, kw_only=True):
     confidence: str | None = None
     src: str | None = None
     withdrawn: bool | None = None
+    peer: str | None = None
+    context_limit: int | None = None
+    reasoning_tokens: int | None = None
+    structured: bool | None = None
 
 
 class SessionCall(RequestItem, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from lensd.api import plan
 from lensd.api.items import Coverage, Link, NotRead, Page, RequestItem, SessionCall, in_order, text_of
 from lensd.api.unknown import unknown
 from lensd.config import Config
+from lensd.diagnosis import bundle
 from lensd.diagnosis.diagnose import diagnose_row
 from lensd.diagnosis.postmortem import of_incident
 from lensd.diagnosis.runbook import load
@@ -73,6 +74,17 @@ class LocalReader:
         runbooks = load(self._config.runbooks.folders)
         with self._reading() as cursor:
             return diagnose_row(cursor, row, runbooks, self._config.runbooks.params, self._config.timeline, _now())
+
+    def request_bundle(self, id: str) -> bytes:
+        """The zip of the newest request of that id."""
+        row = self._find(id)[0]
+        with self._reading() as cursor:
+            return bundle.of_request(cursor, row, self._config.runbooks.params, self._config.timeline, _now())
+
+    def incident_bundle(self, id: str) -> bytes:
+        found = self.incident(id)
+        with self._reading() as cursor:
+            return bundle.of_incident(cursor, found, self._config.runbooks.params, self._config.timeline, _now())
 
     def session(self, id: str) -> tuple[SessionCall, ...]:
         """The calls of a session in order."""

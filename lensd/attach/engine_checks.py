@@ -29,6 +29,9 @@ from lensd.attach.see import (
 )
 
 LATE_S: Final = 10.0  # a sample older than this, and than three scrapes, is late
+FEATURES: Final = ("--speculative-config",)
+"""Flags without which there is nothing to show: what only they show is no loss."""
+
 Found = Iterator[Check]
 
 
@@ -167,7 +170,7 @@ def _names(looked: Looked) -> Found:
     for column, sources in dialect.metrics.items():
         bare = [source.removeprefix("sum:").partition("{")[0] for source in map(str, sources)]
         gone = [by_name[name] for name in bare if name in by_name]
-        if bare and len(gone) == len(bare):
+        if bare and len(gone) == len(bare) and not any(lack.flag in FEATURES for lack in gone):
             said = f"the server does not show {gone[0].name}, so {column} is not known: {_reason(gone[0])}"
             yield warn("names", said, do=_mend(gone[0]), names=tuple(lack.name for lack in gone))
     by_flag = sum(lack.why is Why.FLAG for lack in lacks)

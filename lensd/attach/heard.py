@@ -8,7 +8,7 @@ from lensd.api.items import Coverage
 from lensd.config import Config, read_token
 from lensd.diagnosis.runbook import load
 from lensd.errors import ServerError, UnauthorizedError
-from lensd.rungs import Needs
+from lensd.rungs import Claim, Needs
 
 PROBE_S = 2.0
 
@@ -36,4 +36,8 @@ def coverage(config: Config) -> Coverage | None:
 def needs(config: Config) -> Needs:
     """What each stable cause needs."""
     books = load(config.runbooks.folders)
-    return {book.id: (book.needs, book.needs_any) for book in books.values() if book.status == "stable" and book.kind != "negative"}
+    return {
+        book.id: Claim(book.needs, book.needs_any, book.live, book.rung)
+        for book in books.values()
+        if book.status == "stable" and book.kind != "negative"
+    }

@@ -41,6 +41,7 @@ def diagnose(
         str,
         typer.Option("--wait", metavar="SECONDS", help="Wait so long for it to settle, up to 30; auto: 12 at a terminal, else 0."),
     ] = "auto",
+    folder: o.RunbookFolder = None,
     json_flag: o.JsonFlag = False,
     form: o.FormatOption = o.Format.TEXT,
     quiet: o.Quiet = False,
@@ -53,7 +54,8 @@ def diagnose(
     _check(ident, last, filters)
     wait_s = _seconds(wait)
     wanted = {"key": key, "model": model, "status": status, "until": _including(o.instant(at)), "since": o.instant(since)}
-    with o.open_reader(o.load_config(config), server, store) as reader:
+    with o.open_reader(o.with_folders(o.load_config(config), folder), server, store) as reader:
+        _check_folder(reader, folder)
         name = _last(reader, wanted) if ident is None else ident.strip()
         with _told_of_waiting(wait_s):
             diagnosis = reader.diagnosis(name, wait_s)
@@ -70,6 +72,17 @@ def _check(ident: str | None, last: bool, filters: dict[str, Any]) -> None:
     given = [f"--{name}" for name, value in filters.items() if value is not None]
     if given and not last:
         raise typer.BadParameter("it picks the newest request that fits, so it goes with --last, not with an id", param_hint=given[0])
+
+
+def _check_folder(reader: Any, folder: list[str] | None) -> None:
+    """A daemon judges with its own runbooks."""
+    from lensd.api.client import Client
+    from lensd.errors import UsageError
+
+    if folder and isinstance(reader, Client):
+        raise UsageError(
+            f"the daemon at {reader.url} judges with its own runbooks: name --folder there, as runbooks.folders in its lensd.toml"
+        )
 
 
 def _last(reader: Any, wanted: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ COMMANDS: Final = {
     # verb -> (module, extra that holds what it needs)
     "diagnose": ("diagnose", "cli"),
     "triage": ("triage", "cli"),
+    "bundle": ("bundle", "cli"),
     "requests": ("requests", "cli"),
     "incidents": ("incidents", "cli"),
     "runbooks": ("runbooks", "cli"),

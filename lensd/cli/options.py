@@ -18,6 +18,9 @@ Server = Annotated[
     str | None, typer.Option("--server", metavar="URL", envvar="LENSD_URL", help="The daemon's API.", show_default="from lensd.toml")
 ]
 StorePath = Annotated[str | None, typer.Option("--store", metavar="FOLDER", help="Read this store folder, without a daemon.")]
+RunbookFolder = Annotated[
+    list[str] | None, typer.Option("--folder", metavar="FOLDER", help="A folder of runbooks of your own; repeatable.")
+]
 
 
 class Format(StrEnum):
@@ -42,6 +45,14 @@ def load_config(path: str | None) -> "Config":
     from lensd.config import load
 
     return load(path)
+
+
+def with_folders(config: "Config", folders: list[str] | None) -> "Config":
+    """The configuration with further runbook folders."""
+    import msgspec
+
+    runbooks = msgspec.structs.replace(config.runbooks, folders=(*config.runbooks.folders, *(folders or ())))
+    return msgspec.structs.replace(config, runbooks=runbooks)
 
 
 def open_reader(config: "Config", server: str | None, store: str | None = None) -> Any:

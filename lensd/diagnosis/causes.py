@@ -1,20 +1,35 @@
 """From what fired to one verdict: which finding explains which, which is the root, and what may not be said.
 
-A finding that another explains stands under it. The root is what nothing else explains; then the more certain, then the higher
-`precedence`, then `rank` (the share of the time held). Symptoms are never a verdict; a negative is one only where no cause
-fires; where neither does, the verdict says what would have to be known.
+A finding that another explains stands under it; a guess explains nothing that is certain, save what says only that something is
+wrong (`precedence` 0). The root is what nothing else explains; then the more certain, then the higher `precedence`, then the
+worse, then `rank` (the share of the time or of the requests held), then the better quoted, then the later. Symptoms are never a
+verdict; a negative is one only where no cause fires and it accounts for every doubt; where neither does, the verdict says what
+would have to be known.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from lensd_collectors.conventions import Decision, Outcome
 
+from lensd.diagnosis.doubts import Doubt, of_outcomes, unanswered
 from lensd.diagnosis.evaluate import Answer, Evaluation, Fired, Judged, Quiet, Result, Unknown
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import microseconds
-from lensd.records import CONFIDENCE_RANK, Confidence, Evidence, Finding, NotEvaluated, RuledOut, Severity, Subject, Verdict
+from lensd.records import (
+    CONFIDENCE_RANK,
+    SEVERITY_RANK,
+    Confidence,
+    Evidence,
+    Finding,
+    NotEvaluated,
+    RuledOut,
+    Severity,
+    Subject,
+    Verdict,
+)
 
 LATE_US: Final = 60_000_000  # a cause may seem to begin this much after its effect
 NOTICED_US: Final = 5_000_000  # the first sign of a death comes this much after the request that it cut
@@ -43,22 +58,31 @@ class Conclusion(NamedTuple):
     not_evaluated: tuple[NotEvaluated, ...]
 
 
-def conclude(evaluation: Evaluation, subject: Subject, doubts: Sequence[str] = ()) -> Conclusion:
+def conclude(evaluation: Evaluation, subject: Subject, doubts: Sequence[Doubt] = (), *, with_reasons: bool = True) -> Conclusion:
     """The verdict on one request, or on a folder of files (`subject.kind`), where findings of many requests become one.
 
-    `doubts`: what else there is, besides the requests, that does not look well; with one no negative is said.
+    `doubts`: what else there is, besides the requests, that does not look well; one for which no negative of the window accounts
+    stands against every negative. `with_reasons` False leaves out what was ruled out and what could not be judged.
     """
     judged = _judged(evaluation, subject)
     request = judged.request_id if judged is not None else None
     books = {result.runbook.id: result.runbook for result in evaluation.results}
     answers = [(result, result.of(request)) for result in evaluation.results]
     fired = [finding for _, answer in answers if isinstance(answer, Fired) for finding in answer.findings]
-    fired = [finding for finding in fired if _concerns(finding, judged)] if judged is not None else gather(fired)
+    if judged is None:
+        fired = gather(finding for finding in fired if finding.request_id not in evaluation.put_right)
+    else:
+        fired = [finding for finding in fired if _concerns(finding, judged)]
     findings = rank(merge(fired), books)
-    well = _all_well(evaluation, judged)
     spared = {r.runbook.label for r, answer in answers if r.runbook.scope == "request" and isinstance(answer, Quiet)}
-    verdict = _verdict(findings, well and not doubts, judged, spared) or inconclusive(answers, judged, doubts if well else ())
+    grounds = _grounds(findings, judged)
+    left = _standing_against(evaluation, judged, doubts) if grounds else ()
+    asked = _is_asked(evaluation, judged)
+    negatives = grounds if not left and not asked else []
+    verdict = _verdict(findings, negatives, judged, spared) or inconclusive(answers, judged, () if asked else left)
     findings = [finding for finding in findings if finding.kind != "negative" or finding.label == verdict.label]
+    if not with_reasons:
+        return Conclusion(verdict, tuple(findings), (), ())
     said = {finding.label for finding in findings}
     return Conclusion(verdict, tuple(findings), _ruled_out(answers, said), _not_evaluated(answers, said))
 
@@ -76,7 +100,8 @@ def rank(findings: Iterable[Finding], runbooks: Mapping[str, Runbook]) -> list[F
     for effect in given:
         requests = (effect.request_id, None) if effect.request_id is not None else (ANY, None)
         candidates = [entry for request in requests for entry in by_effect.get((effect.label, request), ())]
-        first = min((entry for entry in candidates if explains(entry[1], effect)), default=None, key=lambda entry: entry[0])
+        above = (entry for entry in candidates if explains(entry[1], effect) and _outweighs(entry[1], effect, runbooks))
+        first = min(above, default=None, key=lambda entry: entry[0])
         named.append(msgspec.structs.replace(effect, explained_by=first[1].label if first else None))
     return sorted(named, key=lambda finding: (finding.explained_by is not None, *_order(finding, runbooks)))
 
@@ -122,14 +147,12 @@ def merge(findings: Sequence[Finding]) -> list[Finding]:
     return merged
 
 
-def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None, doubts: Sequence[str] = ()) -> Verdict:
-    """What is said where the evidence does not carry a verdict: which missing thing would carry it."""
-    asked = [answer for result, answer in answers if isinstance(answer, Unknown) and result.runbook.kind == "cause"]
-    pointed = [name for answer in asked if answer.pointed for name in answer.missing]
-    lacking = [name for answer in asked for name in answer.missing]
-    names = list(dict.fromkeys(pointed or lacking))
+def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None, doubts: Sequence[Doubt] = ()) -> Verdict:
+    """What is said where the evidence does not carry a verdict: which missing thing would carry it, the most telling first."""
+    asked = [(result.runbook, answer) for result, answer in answers if isinstance(answer, Unknown) and result.runbook.kind == "cause"]
+    names = telling(asked)
     if doubts:
-        cause = f"could not tell: the requests seen were served, but {'; '.join(doubts[:MOST_NAMED])}"
+        cause = f"could not tell: what was served was served well, but {'; '.join(map(str, doubts[:MOST_NAMED]))}"
         fix = "look at what is named; a runbook of your own can name its cause"
     elif names:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -147,6 +170,22 @@ def inconclusive(answers: Sequence[tuple[Result, Answer]], judged: Judged | None
         cause=cause,
         fix=fix,
     )
+
+
+def telling(asked: Sequence[tuple[Runbook, Unknown]]) -> list[str]:
+    """Names of what is missing, the most telling first.
+
+    Where rules saw something that fits and asked, only what they asked for. Else a name is worth the more, the fewer others its
+    rule lacks besides it and the more of what that rule needs is there.
+    """
+    pointed = [entry for entry in asked if entry[1].pointed]
+    worth: Counter[str] = Counter()
+    for book, unknown in pointed or asked:
+        needed = {*book.needs, *(need for group in book.needs_any for need in group)}
+        had = len(needed.difference(unknown.missing))
+        for name in unknown.missing:
+            worth[name] += (1 + had) / len(unknown.missing) ** 2  # type: ignore[assignment]
+    return [name for name, _ in worth.most_common()]
 
 
 def verdict_of(finding: Finding) -> Verdict:
@@ -169,13 +208,12 @@ def _judged(evaluation: Evaluation, subject: Subject) -> Judged | None:
     return next(iter(evaluation.subjects.values())) if len(evaluation.subjects) == 1 else None
 
 
-def _verdict(findings: Sequence[Finding], well: bool, judged: Judged | None, spared: set[str]) -> Verdict | None:
+def _verdict(findings: Sequence[Finding], negatives: Sequence[Finding], judged: Judged | None, spared: set[str]) -> Verdict | None:
     """A request's own cause, or the window cause that explains it, goes before a window cause that only stands beside it.
 
     `spared`: labels whose request rule looked at this request and was quiet, whatever the engine suffered in the window.
     """
     causes = [finding for finding in findings if finding.kind == "cause"]
-    negatives = [finding for finding in findings if finding.kind == "negative"] if well else []
     if judged is not None:
         own = _with_explaining([finding for finding in causes if finding.request_id is not None], causes)
         if not own and negatives:
@@ -184,8 +222,15 @@ def _verdict(findings: Sequence[Finding], well: bool, judged: Judged | None, spa
         causes = own or reaching
     roots = [finding for finding in causes if finding.explained_by is None] or causes
     if roots:
-        return verdict_of(roots[0])
+        return _beside(verdict_of(roots[0]), roots[1:] if judged is None else ())
     return verdict_of(negatives[0]) if negatives else None
+
+
+def _beside(verdict: Verdict, others: Sequence[Finding]) -> Verdict:
+    """The verdict on files, with what is no less sure and has nothing to do with it."""
+    sure = [one for one in others if one.label != verdict.label and CONFIDENCE_RANK[one.confidence] >= CONFIDENCE_RANK[verdict.confidence]]
+    labels = list(dict.fromkeys(one.label for one in sure if one.confidence is not Confidence.POSSIBLE))
+    return msgspec.structs.replace(verdict, cause=f"{verdict.cause}; beside it, {' and '.join(labels)}") if labels else verdict
 
 
 def _with_explaining(own: Sequence[Finding], causes: Sequence[Finding]) -> list[Finding]:
@@ -198,14 +243,31 @@ def _with_explaining(own: Sequence[Finding], causes: Sequence[Finding]) -> list[
         labels |= above
 
 
-def _all_well(evaluation: Evaluation, judged: Judged | None) -> bool:
-    """Whether a negative may be said: positive grounds for the request judged, else for all there are, and no rule that asks for more."""
-    subjects = set(evaluation.subjects) if judged is None else {judged.request_id}
-    negatives = [result for result in evaluation.results if result.runbook.kind == "negative"]
-    grounds = {finding.request_id for result in negatives for finding in result.findings}
+def _grounds(findings: Sequence[Finding], judged: Judged | None) -> list[Finding]:
+    """What says that all is well, best first: of a request only what was seen of it itself."""
+    negatives = [one for one in findings if one.kind == "negative" and (judged is None or one.request_id == judged.request_id)]
+    return sorted(negatives, key=lambda one: -one.rank)
+
+
+def _standing_against(evaluation: Evaluation, judged: Judged | None, doubts: Sequence[Doubt]) -> tuple[Doubt, ...]:
+    """What no negative accounts for: of the doubts given, and of requests without grounds of their own."""
+    if judged is not None:
+        return unanswered(doubts, ())
+    negatives = [(result.runbook, one) for result in evaluation.results if result.runbook.kind == "negative" for one in result.findings]
+    served = {finding.request_id for _, finding in negatives}
+    accounted = {name for book, finding in negatives if finding.request_id is None for name in book.accounts_for}
+    unserved = {name: subject.outcome for name, subject in evaluation.subjects.items() if name not in served | evaluation.put_right}
+    return unanswered((*of_outcomes(unserved), *doubts), accounted)
+
+
+def _is_asked(evaluation: Evaluation, judged: Judged | None) -> bool:
+    """Whether a rule saw something that fits it and asks for more: of a request about that, of files about any and the whole."""
     causes = [result for result in evaluation.results if result.runbook.kind == "cause"]
-    asked = any(unknown.pointed for result in causes for name, unknown in result.unknown.items() if name in subjects)
-    return not asked and (subjects <= grounds if subjects else None in grounds)
+    subjects = set(evaluation.subjects) if judged is None else {judged.request_id}
+    if judged is None and any(result.window_unknown is not None and result.window_unknown.pointed for result in causes):
+        return True
+    subjects -= evaluation.put_right if judged is None else set()
+    return any(unknown.pointed for result in causes for name, unknown in result.unknown.items() if name in subjects)
 
 
 def _concerns(finding: Finding, judged: Judged) -> bool:
@@ -221,9 +283,25 @@ def _concerns(finding: Finding, judged: Judged) -> bool:
     return finding.since_at <= microseconds(judged.ended_at) + NOTICED_US
 
 
-def _order(finding: Finding, runbooks: Mapping[str, Runbook]) -> tuple[int, int, float]:
+def _order(finding: Finding, runbooks: Mapping[str, Runbook]) -> tuple[int, int, int, float, int, int]:
     book = runbooks.get(finding.runbook)
-    return (-CONFIDENCE_RANK[finding.confidence], -(book.precedence if book else 0), -finding.rank)
+    quoted = sum(line.source is not None for line in finding.evidence)
+    return (
+        -CONFIDENCE_RANK[finding.confidence],
+        -(book.precedence if book else 0),
+        -SEVERITY_RANK[finding.severity],
+        -finding.rank,
+        -quoted,
+        -(finding.since_at or 0),
+    )
+
+
+def _outweighs(cause: Finding, effect: Finding, runbooks: Mapping[str, Runbook]) -> bool:
+    """A guess does not go before what is certain, save where that names no cause of its own."""
+    if cause.confidence is not Confidence.POSSIBLE or effect.confidence is not Confidence.CERTAIN:
+        return True
+    book = runbooks.get(effect.runbook)
+    return book is not None and book.precedence == 0
 
 
 def _is_same(one: Finding, other: Finding) -> bool:
@@ -249,9 +327,13 @@ def _ruled_out(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tupl
 
 
 def _not_evaluated(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tuple[NotEvaluated, ...]:
+    """What could not be judged, what was asked for first, then what lacks least."""
     missing: dict[str, tuple[str, ...]] = {}
+    asked = set[str]()
     for result, answer in answers:
-        if isinstance(answer, Unknown) and result.runbook.label not in said:
-            before = missing.get(result.runbook.label, ())
-            missing[result.runbook.label] = tuple(dict.fromkeys(before + answer.missing))
+        label = result.runbook.label
+        if isinstance(answer, Unknown) and label not in said:
+            missing[label] = tuple(dict.fromkeys(missing.get(label, ()) + answer.missing))
+            asked |= {label} if answer.pointed else set()
+    missing = dict(sorted(missing.items(), key=lambda entry: (entry[0] not in asked, len(entry[1]))))
     return tuple(NotEvaluated(label=label, missing=names) for label, names in missing.items())

@@ -7,7 +7,9 @@ from typing import Final
 
 from lensd_collectors.rows import TABLES, RequestRow
 
+from lensd import rungs
 from lensd.diagnosis.cases import cases_path, load_cases
+from lensd.diagnosis.doubts import IDS
 from lensd.diagnosis.evaluate import CITE, render
 from lensd.diagnosis.guard import check_select, functions, parameters, run_guarded
 from lensd.diagnosis.runbook import HEADINGS, Malformed, Runbook, fields, files, parse
@@ -63,7 +65,16 @@ def check(paths: Iterable[Path], cursor: Cursor) -> list[Problem]:
         except (OSError, UnicodeDecodeError) as error:
             problems.append(Problem(path=str(path), line=1, message=f"runbook cannot be read: {error}"))
     for book in books.values():
-        problems += [*_form(book), *_needs(book), *_query(book, cursor), *_cases(book), *_explains(book, books)]
+        problems += [
+            *_form(book),
+            *_needs(book),
+            *_claims(book),
+            *_asks(book, cursor),
+            *_stirs(book, cursor),
+            *_query(book, cursor),
+            *_cases(book),
+            *_explains(book, books),
+        ]
     return sorted(problems + _circles(books), key=lambda problem: (problem.path, problem.line))
 
 
@@ -94,6 +105,62 @@ def _needs(book: Runbook) -> Iterable[Problem]:
             yield _problem(book, "needs", f"needs names {need}, but a window rule has no subjects; name requests.{column}")
     if book.wakes and (book.scope != "window" or "events.name" not in book.needs):
         yield _problem(book, "wakes", "wakes is for window rules that need events.name: without any event nothing can be told")
+
+
+def _claims(book: Runbook) -> Iterable[Problem]:
+    """What the front matter says of when the rule can be told."""
+    keys = [each.key for each in (*rungs.RUNGS, *rungs.BESIDE)]
+    if book.rung is not None and book.rung not in keys:
+        yield _problem(book, "rung:", f"rung is {book.rung}; the rungs are {', '.join(keys)}")
+    if (book.rung is None) != (book.rung_because is None):
+        yield _problem(book, "rung", "rung and rung_because go together: from which rung on, and why not where its needs are met")
+    if book.rung is not None and not book.live:
+        yield _problem(book, "rung", "rung is said of a rule with live: false, which is claimed at none")
+    if book.accounts_for and book.kind != "negative":
+        yield _problem(book, "accounts_for", "accounts_for is for negatives: what looks ill and is not")
+    for name in sorted({*book.accounts_for} - {*IDS}):
+        yield _problem(book, "accounts_for", f"accounts_for names {name}; the doubts are {', '.join(sorted(IDS))}")
+
+
+def _asks(book: Runbook, cursor: Cursor) -> Iterable[Problem]:
+    """The condition is run over no subject, by itself: without params, since none are bound to it."""
+    if not book.asks:
+        return
+    if book.scope != "request":
+        yield _problem(book, "asks", "asks is for request rules: it is a condition on subjects")
+        return
+    sql = f"select coalesce(bool_or({book.asks}), false) from subjects"
+    try:
+        check_select(cursor, sql, PUBLIC)
+        if used := parameters(cursor, sql):
+            yield _problem(book, "asks", f"asks uses ${sorted(used)[0]}, but no params are bound to it")
+            return
+        with bound(cursor, Scope(to_us=0)):
+            run_guarded(cursor, sql, {}, timeout_s=10)
+    except (SqlRefusedError, SqlLimitError) as error:
+        yield _problem(book, "asks", f"asks is no condition on subjects: {error}")
+
+
+def _stirs(book: Runbook, cursor: Cursor) -> Iterable[Problem]:
+    """Each condition is run over no row of its table: on aggregates, and without params, since none are bound to it."""
+    if book.stirs and book.scope != "window":
+        yield _problem(book, "stirs", "stirs is for window rules: a request rule says when it is to be asked in asks")
+        return
+    for table, condition in book.stirs.items():
+        if table not in TABLES:
+            yield _problem(book, "stirs", f"stirs names {table}, which is no public table")
+            continue
+        sql = f"select coalesce({condition}, false) from {table}"
+        try:
+            check_select(cursor, sql, PUBLIC)
+            if used := parameters(cursor, sql):
+                yield _problem(book, "stirs", f"stirs uses ${sorted(used)[0]}, but no params are bound to it")
+                continue
+            columns, rows = run_guarded(cursor, sql, {}, timeout_s=10)
+            if len(rows) != 1 or columns[0][1] != "BOOLEAN":
+                yield _problem(book, "stirs", f"stirs says {condition} of {table}, which is not true or false of all its rows together")
+        except (SqlRefusedError, SqlLimitError) as error:
+            yield _problem(book, "stirs", f"stirs is no condition on {table}: {error}")
 
 
 def _query(book: Runbook, cursor: Cursor) -> Iterable[Problem]:

@@ -35,7 +35,8 @@ def diagnose_row(
     """The verdict document of a row of `requests`, as known at `now` (microseconds since the epoch)."""
     request = _assembled(cursor, row, limits, now)
     scope = _scope(row, now)
-    evaluation = evaluate(cursor, runbooks, scope, overrides=params)
+    books = {name: book for name, book in runbooks.items() if book.kind != "negative" or book.scope == "request"}
+    evaluation = evaluate(cursor, books, scope, overrides={name: given for name, given in params.items() if name in books})
     subject = _subject(row, request)
     named = _rule_name(row)
     conclusion = conclude(evaluation, msgspec.structs.replace(subject, request_id=named))
@@ -76,6 +77,8 @@ def _with_standing(cursor: Cursor, verdict: Verdict, row: Mapping[str, Any], req
 
 def _assembled(cursor: Cursor, row: Mapping[str, Any], limits: Limits, now: int) -> Assembled | None:
     """The request's evidence and timeline; open or lost as its row says, which knows better than its sender's clock."""
+    if row["trace_id"] is None:
+        return None
     heard_at = now - (SILENT_AFTER_US if row["outcome"] == Outcome.LOST else SETTLE_AFTER_US)
     since = microseconds(row["started_at"]) - LONGEST_US
     found = assemble_all(cursor, [row["trace_id"]], now, limits, since=since, heard=lambda _: heard_at)

@@ -1,25 +1,87 @@
-"""What in a folder speaks against calling it well, though every request in it was served.
+"""What in a folder speaks against calling it well, though no cause was found in it and every request in it was served.
 
-A negative is said of requests; a folder holds more than them. Each doubt is one thing somebody can look at.
+A negative is said of requests; a folder holds more than them. Each doubt is one thing somebody can look at, with an id by which
+a negative says that it has looked and found it harmless (`accounts_for` in a runbook's front matter).
 """
 
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
+from lensd_collectors.conventions import Outcome
+
+from lensd.records import Record
 from lensd.store.interface import Cursor
 
 MOST: Final = 3  # places named of one doubt
+UNREAD: Final = "files-unread"
+UNSERVED: Final = "requests-unserved"
+
+
+class Doubt(Record, frozen=True, kw_only=True):
+    """`what` in words; `places` as `file:line`, or ids of requests."""
+
+    id: str
+    what: str
+    places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.what} ({', '.join(self.places[:MOST])})" if self.places else self.what
+
+
+_WORDS: Final = MappingProxyType(
+    {
+        "errors-logged": "errors are logged",
+        "calls-refused": "calls were answered with an error",
+        "calls-failed": "calls failed",
+        "callers-left": "callers left before their answer was whole",
+        "requests-wait": "requests wait",
+        "kv-held": "the KV cache is held with nobody there",
+        "not-answering": "the engine does not answer",
+        "no-tokens": "the engine makes no tokens though requests run",
+        "preempting": "running requests are thrown out",
+        "containers-ended": "containers were killed or ended badly",
+        "devices-faulty": "a device reports faults",
+        "devices-slow": "a busy device runs far below the clock it had before",
+        "first-tokens-late": "first tokens come late",
+        "tokens-slow": "tokens come slowly, or for some far more slowly than for others",
+        "tokens-collapse": "generation falls far below what as many running requests had",
+        "streams-silent": "streams were silent for seconds",
+        "slower-than-before": "tokens come more slowly under one version than under another",
+        "answers-broken": "answers are not whole",
+        "answers-endless": "an answer ran until a limit cut it, and nobody had set one",
+        UNREAD: "files were not understood",
+        UNSERVED: "requests were not served",
+        "stages-slow": "requests were served, but a stage took long",
+    }
+)
+IDS: Final = frozenset(_WORDS)
+"""What `accounts_for` may name."""
 
 _DOUBTS: Final = (
-    ("errors are logged", "select src from events where severity in ('error', 'critical') and src is not null order by seen_at, seq"),
-    ("calls were answered with an error", "select src from http_exchanges where status >= 400 or error_code is not null order by seen_at"),
-    ("requests wait", "select src from engine_samples where waiting > 0 order by seen_at, seq"),
     (
-        "the KV cache is held with nobody there",
-        "select src from engine_samples where running = 0 and waiting = 0 and kv_usage > 0.05 order by seen_at, seq",
+        "errors-logged",
+        """select src from events where severity in ('error', 'critical') and src is not null
+             and name not like 'container.%' and name not like 'host.%' and name not like 'gpu.%' order by seen_at, seq""",
     ),
-    ("the engine does not answer", "select src from engine_samples where up = false order by seen_at, seq"),
+    (  # a browser's icon and a scrape of a page that is not switched on are nobody's trouble
+        "calls-refused",
+        """select src from http_exchanges where status between 400 and 498 and status <> 460
+             and not coalesce(method in ('GET', 'HEAD') and status in (404, 405)
+                              and path in ('/', '/favicon.ico', '/robots.txt', '/metrics', '/docs', '/openapi.json', '/version'), false)
+           order by seen_at""",
+    ),
     (
-        "the engine makes no tokens though requests run",
+        "calls-failed",
+        """select src from http_exchanges where status >= 500 or (error_code is not null and coalesce(status, 0) < 400)
+           order by seen_at""",
+    ),
+    ("callers-left", "select src from http_exchanges where status in (460, 499) order by seen_at"),
+    ("requests-wait", "select src from engine_samples where waiting - coalesce(waiting_deferred, 0) > 0 order by seen_at, seq"),
+    ("kv-held", "select src from engine_samples where running = 0 and waiting = 0 and kv_usage > 0.05 order by seen_at, seq"),
+    ("not-answering", "select src from engine_samples where up = false order by seen_at, seq"),
+    (
+        "no-tokens",
         """select src from (
              select src, running, coalesce(prompt_tokens_total, 0) + generation_tokens_total as made, seen_at,
                     lag(coalesce(prompt_tokens_total, 0) + generation_tokens_total) over one as before, lag(running) over one as ran
@@ -27,23 +89,127 @@ _DOUBTS: Final = (
            where running > 0 and ran > 0 and made = before order by seen_at""",
     ),
     (
-        "the engine makes no tokens though requests run",
+        "no-tokens",
         """select e.src from engine_samples e join points p on p.src = e.src
            where e.running > 0 and e.src is not null group by e.src having max(p.value) filter (p.name like '%throughput%') = 0""",
     ),
     (
-        "running requests are thrown out",
-        """select arg_max(src, preemptions_total) from engine_samples where preemptions_total is not null
-           group by engine, model having max(preemptions_total) > min(preemptions_total)""",
+        "preempting",
+        """select src from (
+             select src, seen_at, preemptions_total, lag(preemptions_total) over one as before
+             from engine_samples where preemptions_total is not null window one as (partition by engine, model order by seen_at, seq))
+           where preemptions_total > before order by seen_at""",
     ),
+    (
+        "containers-ended",
+        """select src from events where severity in ('error', 'critical') and (name like 'container.%' or name like 'host.%')
+             or name = 'host.oom_count' and try_cast(json_extract_string(fields, '$.kills') as int) > 0
+           order by seen_at, seq""",
+    ),
+    (
+        "devices-faulty",
+        """select src from (select src, seen_at from events where severity in ('error', 'critical') and name like 'gpu.%'
+             union all select src, seen_at from gpu_samples where xid > 0 or ecc > 0 or remap_failed) order by seen_at""",
+    ),
+    (
+        "devices-slow",
+        """select src from (
+             select src, seen_at, sm_mhz, max(sm_mhz) over (partition by host, gpu) as usual from gpu_samples where util >= 0.7)
+           where sm_mhz < 0.75 * usual order by seen_at""",
+    ),
+    (
+        "first-tokens-late",
+        """select src from (select src, started_at as seen_at, coalesce(ttft_ms, queue_ms + prefill_ms) as ms from requests
+             union all select src, seen_at, ttfb_ms from http_exchanges where streaming)
+           where ms > 10000 order by ms desc""",
+    ),
+    (  # of one path, for some far later than for others
+        "first-tokens-late",
+        """select src from (select src, ttfb_ms, status, min(ttfb_ms) over (partition by hop, path, model) as best from http_exchanges
+             where ttfb_ms is not null and coalesce(status, 200) = 200 and method is distinct from 'GET')
+           where ttfb_ms > 2000 and ttfb_ms > 10 * best order by ttfb_ms desc""",
+    ),
+    (
+        "tokens-slow",
+        """select src from (
+             select src, tpot_ms, median(tpot_ms) over () as usual, min(tpot_ms) over () as best, count(tpot_ms) over () as answers from (
+               select src, coalesce(tpot_ms, coalesce(decode_ms, total_ms - coalesce(ttft_ms, 0)) / nullif(completion_tokens - 1, 0))
+                        as tpot_ms
+               from requests where completion_tokens >= 20 or completion_tokens is null))
+           where tpot_ms > 200 or tpot_ms > 30 and (answers >= 6 and tpot_ms > 2.5 * usual or answers >= 3 and tpot_ms > 5 * best)
+           order by tpot_ms desc""",
+    ),
+    (
+        "tokens-slow",
+        """select arg_max(src, seen_at) from points
+           where (name like '%inter_token_latency_seconds' or name like '%time_per_output_token_seconds') and counts is not null
+           group by engine, model, name, labels having hist_quantile(arg_max(buckets, seen_at), arg_max(counts, seen_at), 0.95) > 0.2""",
+    ),
+    (
+        "tokens-collapse",
+        """select src from (
+             select src, seen_at, generation_tps, median(generation_tps) over (partition by engine, model, round(running / 8)) as usual
+             from engine_samples where running >= 8 and generation_tps is not null)
+           where generation_tps < 0.25 * usual order by seen_at""",
+    ),
+    (
+        "streams-silent",
+        """select src from (select src, max_gap_ms from requests union all select src, max_gap_ms from http_exchanges)
+           where max_gap_ms > 8000 order by max_gap_ms desc""",
+    ),
+    (
+        "slower-than-before",
+        """with versions as (select count(distinct value) as known from config_facts where name = 'version'),
+           means as (
+             select src, seen_at, name, value / list_sum(counts) as mean from points
+             where (name like '%time_per_output_token_seconds' or name like '%inter_token_latency_seconds') and list_sum(counts) >= 100)
+           select arg_max(src, mean) from means, versions where known > 1 group by name having max(mean) > 1.15 * min(mean)""",
+    ),
+    (
+        "answers-broken",
+        """select src from (select src, seen_at from http_exchanges where json_broken or (status = 200 and done_seen = false)
+             union all select src, seen_at from events where name in ('request.tool_parse_error', 'request.stream_error'))
+           order by seen_at""",
+    ),
+    (
+        "answers-endless",
+        """select src from (select src, finish_reason, completion_tokens, max_tokens from requests
+             union all select src, finish_reason, completion_tokens, max_tokens from http_exchanges)
+           where finish_reason = 'length' and completion_tokens >= 2000 and max_tokens is null order by completion_tokens desc""",
+    ),
+)
+_OF_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
+    {Outcome.REFUSED: "calls-refused", Outcome.CALLER_GONE: "callers-left", Outcome.OK: "stages-slow"}
 )
 
 
-def doubts(cursor: Cursor) -> tuple[str, ...]:
-    """Each doubt with where it stands, in words."""
+def doubt(name: str, places: Iterable[str] = ()) -> Doubt:
+    """One of the known ids with its words; raises KeyError for another."""
+    return Doubt(id=name, what=_WORDS[name], places=tuple(places))
+
+
+def doubts(cursor: Cursor) -> tuple[Doubt, ...]:
+    """Each doubt that the rows give, with where it stands."""
     found: dict[str, list[str]] = {}
-    for what, sql in _DOUBTS:
+    for name, sql in _DOUBTS:
         places = [str(row[0]) for row in cursor.execute(f"{sql} limit {MOST}").fetchall()]
         if places:
-            found.setdefault(what, []).extend(places)
-    return tuple(f"{what} ({', '.join(places[:MOST])})" for what, places in found.items())
+            found.setdefault(name, []).extend(places)
+    return tuple(doubt(name, places[:MOST]) for name, places in found.items())
+
+
+def of_outcomes(outcomes: Mapping[str, str]) -> tuple[Doubt, ...]:
+    """Doubts from requests that nothing says were served: request id to outcome."""
+    found: dict[str, list[str]] = {}
+    for request, outcome in outcomes.items():
+        found.setdefault(_OF_OUTCOMES.get(outcome, UNSERVED), []).append(request)
+    return tuple(doubt(name, places[:MOST]) for name, places in found.items())
+
+
+def unanswered(given: Iterable[Doubt], accounted: Collection[str]) -> tuple[Doubt, ...]:
+    """Those that no negative accounts for, the same doubt once."""
+    left: dict[str, Doubt] = {}
+    for one in given:
+        if one.id not in accounted:
+            left.setdefault(one.id, one)
+    return tuple(left.values())

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 import msgspec
-from lensd_collectors.conventions import Stage
+from lensd_collectors.conventions import Outcome, Stage
 
 from lensd.diagnosis.guard import check_select, first_line, run_guarded
 from lensd.diagnosis.needs import Needs
@@ -31,6 +31,8 @@ from lensd.records import Confidence, Evidence, Finding, Record, Where
 from lensd.store.interface import Cursor
 
 CITE: Final = "_cite"
+SOON: Final = timedelta(seconds=90)  # within which a caller who was refused by a slip has put it right
+MOST_REFUSED: Final = 0.05  # of all calls of a folder in which a slip is a slip
 
 
 class Fired(Record, frozen=True, kw_only=True):
@@ -90,10 +92,11 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Evaluation(Record, frozen=True, kw_only=True):
-    """All runbooks over one scope. `subjects` by request id."""
+    """All runbooks over one scope. `subjects` by request id; `put_right`: those refused once whose callers were served a moment later."""
 
     results: tuple[Result, ...]
     subjects: dict[str, Judged]
+    put_right: frozenset[str] = frozenset()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -106,9 +109,14 @@ class Evaluation(Record, frozen=True, kw_only=True):
             own: dict[str | None, list[Finding]] = {}
             for finding in result.findings:
                 own.setdefault(finding.request_id, []).append(finding)
+            of_all = tuple(own.get(None, ()))
+            others = Result(runbook=result.runbook, findings=of_all, window_unknown=result.window_unknown)
             for request, some in results.items():
-                findings = (*own.get(request, ()), *own.get(None, ()))
+                if request not in own and request not in result.unknown:
+                    some.append(others)
+                    continue
                 unknown = {request: result.unknown[request]} if request in result.unknown else {}
+                findings = (*own.get(request, ()), *of_all)
                 some.append(Result(runbook=result.runbook, findings=findings, unknown=unknown, window_unknown=result.window_unknown))
         return {request: Evaluation(results=tuple(some), subjects={request: self.subjects[request]}) for request, some in results.items()}
 
@@ -135,7 +143,8 @@ def evaluate(
     with bound(cursor, scope):
         subjects = _subjects(cursor)
         extent = _extent(subjects, scope)
-        needs = Needs(cursor, extent.start, extent.end)
+        windows = [(book, window_of(book, scope)) for book in books.values() if book.scope == "window"]
+        needs = Needs(cursor, extent.start, extent.end, windows)
         idle = unasked(cursor, books.values())
         results = []
         for book in books.values():
@@ -146,7 +155,8 @@ def evaluate(
                 results.append(Result(runbook=book, unknown=unknown))
                 continue
             results.append(_judge(cursor, book, scope, extent, subjects, needs, timeout_s))
-    return Evaluation(results=tuple(results), subjects=subjects)
+        put_right = _put_right(cursor) if scope.undated and subjects else frozenset[str]()
+    return Evaluation(results=tuple(results), subjects=subjects, put_right=put_right)
 
 
 def unasked(cursor: Cursor, books: Iterable[Runbook]) -> frozenset[str]:
@@ -189,9 +199,11 @@ def _judge(
     try:
         if book.scope == "request":
             unknown = {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
+            if unknown.keys() == subjects.keys():
+                return Result(runbook=book, unknown=unknown)
         elif missing := needs.of_window(book, *time):
             return Result(runbook=book, window_unknown=Unknown(missing=missing))
-        elif not needs.is_woken(book, *time):
+        elif not (needs.is_woken(book, *time) and needs.is_stirred(book, *time)):
             return Result(runbook=book)
         check_select(cursor, book.sql, PUBLIC)
         params: dict[str, object] = {**book.params, "from": time.start, "to": time.end}
@@ -296,6 +308,26 @@ def _subjects(cursor: Cursor) -> dict[str, Judged]:
         f" case {failed} else if({longest}.ms > 0, {longest}.stage, 'none') end, request_key from subjects"
     ).fetchall()
     return {row[0]: Judged(**dict(zip(Judged.__struct_fields__, row, strict=True))) for row in rows}
+
+
+def _put_right(cursor: Cursor) -> frozenset[str]:
+    """Requests refused, of which the same caller's next was answered soon, where nearly all there are were served.
+
+    A caller is an address, or where no address is known a transcript. A slip that is over says nothing of how a folder's servers do.
+    """
+    rows = cursor.execute(
+        f"""select request_id from {SUBJECTS} s
+            where outcome = '{Outcome.REFUSED}' and exists (
+                from http_exchanges x where x.status = 200 and x.seen_at > s.started_at and x.seen_at <= s.started_at + $soon
+                  and split_part(x.src, ':', 1) = split_part(s.src, ':', 1)
+                  and coalesce(x.peer = s.peer, coalesce(x.hop, 'client') = 'client'))
+              and (select count(*) from {SUBJECTS} where outcome = '{Outcome.REFUSED}') <= $most * (
+                (select count(*) from http_exchanges where status = 200 and method = 'POST')
+                + (select count(*) from {SUBJECTS} where outcome = '{Outcome.OK}')
+                + (select count(*) from events where name = 'request.decode'))""",
+        {"soon": SOON, "most": MOST_REFUSED},
+    ).fetchall()
+    return frozenset(request for (request,) in rows)
 
 
 def _extent(subjects: Mapping[str, Judged], scope: Scope) -> _Time:

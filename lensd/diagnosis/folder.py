@@ -1,29 +1,37 @@
 """What somebody handed over: every file of it read, whatever it is, and named by its place in the folder."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
 from lensd_collectors.read.recognise import HEAD_BYTES, FileRows, Kind, read, recognise
-from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Row
+from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 
-from lensd.errors import UnreadableError
+from lensd.diagnosis.find import Found, Intake, find
 from lensd.records import FileRead
 
-MAX_FILES: Final = 2000
 LOGS: Final = (Kind.ENGINE_LOG, Kind.ACCESS_LOG)
+PAPERS: Final = (Kind.NOTES, Kind.FLAGS, Kind.UNKNOWN)
+MOST_UNREAD: Final = 4  # lines without a row to one with
+TIMED_LINES: Final = 3
+LONGEST_NOTES: Final = 40  # lines; longer text that nothing was taken from may be a log of an unknown kind
 INSTANTS: Final = ("seen_at", "started_at", "ended_at")
 LIFE: Final = frozenset({"engine.started", "engine.ready", "engine.stopping", "engine.stopped", "engine.dead", "engine.start_failed"})
-_ROTATED: Final = re.compile(r"(?:[._-]\d{4}-?\d\d-?\d\d(?:[T_-]?[\d:-]{2,8})?|\.\d{1,3}|\.log|\.txt|\.out|\.old)+$")
+_TIMED: Final = re.compile(rb"^\W{0,2}(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d )?\d\d:\d\d:\d\d\S* +\S", re.MULTILINE)
+_FIRST_RANK: Final = "dp0"
+_RANK: Final = re.compile(r"dp\d+")
+_ROTATED: Final = re.compile(r"(?:[._-]\d{4}-?\d\d-?\d\d(?:[T_-]?[\d:-]{2,8})?|\.\d{1,3}|\.log|\.txt|\.out|\.old|\.gz|\.xz|\.bz2|\.zst)+$")
 
 
 class Folder(NamedTuple):
-    """`root`: what names are relative to. `files`: rows by file name; `refused`: why a file was not read."""
+    """`files`: rows by file name; `places`: where each lies; `lines`: how many a log has, as far as its rows tell; `refused`: why not."""
 
-    root: Path
     files: Mapping[str, FileRows]
+    places: Mapping[str, Path]
+    lines: Mapping[str, int]
     refused: Mapping[str, str]
 
     @property
@@ -35,57 +43,51 @@ class Folder(NamedTuple):
 
     @property
     def not_understood(self) -> tuple[str, ...]:
-        """Files that hold something and gave nothing."""
-        return (*(name for name, file in self.files.items() if not file.records and file.unread_lines), *self.refused)
+        """Files that hold something and gave nothing, or logs that gave next to nothing, save what somebody wrote by hand."""
+        little = [(name, file) for name, file in self.files.items() if file.unread_lines > MOST_UNREAD * file.records]
+        return (*(name for name, file in little if not self._is_written(name, file)), *self.refused)
+
+    def _is_written(self, name: str, file: FileRows) -> bool:
+        """Whether a person wrote it: notes, settings, a ticket that speaks of an engine; a log has the time on its lines."""
+        if file.kind not in PAPERS and (file.records or file.kind not in LOGS):
+            return bool(file.records)
+        return file.unread_lines <= LONGEST_NOTES and not is_log(self.places[name])
 
 
-def read_folder(paths: Sequence[Path]) -> Folder:
+def read_folder(paths: Sequence[Path], intake: Intake | None = None) -> Folder:
     """Every file below the paths. Raises UnreadableError for a path that is not there, and for too many files."""
-    root, files, refused = _find(paths)
+    intake = intake or Intake()
+    return read_found(find(paths, intake), intake)
+
+
+def read_found(found: Found, intake: Intake) -> Folder:
+    """Every file that was found."""
+    files, refused = found
     kinds = {name: kind for name, path in files.items() if (kind := _recognised(path, name, refused)) is not None}
-    dated = _read([name for name, kind in kinds.items() if kind not in LOGS], files, refused, None)
-    instants = [at for file in dated.values() for some in file.rows.values() for at in instants_of(some)]
-    logs = _read([name for name, kind in kinds.items() if kind in LOGS], files, refused, Instant(max(instants)) if instants else None)
-    _name_engines(logs)
+    dated = _read([name for name, kind in kinds.items() if kind not in LOGS], files, refused, None, intake.told)
+    near = _last(dated)
+    logs = _read([name for name, kind in kinds.items() if kind in LOGS], files, refused, near, intake.told)
     every = dated | logs
-    return Folder(root, {name: every[name] for name in files if name in every}, refused)
+    if (day := near or _last(logs)) is not None:  # an hour without a date can be told by the date of something else
+        undated = [name for name, file in dated.items() if file.rows and _last({name: file}) is None]
+        undated += [name for name, file in logs.items() if near is None and file.rows and _last({name: file}) is None]
+        again = _read(undated, files, refused, day, intake.told)
+        every |= again
+        logs = {name: every[name] for name in logs}
+    _name_engines(logs)
+    _name_ranks(every)
+    lines = {name: max(map(_line, chain.from_iterable(file.rows.values())), default=0) for name, file in logs.items()}
+    return Folder({name: every[name] for name in files if name in every}, files, lines, refused)
+
+
+def _last(files: Mapping[str, FileRows]) -> Instant | None:
+    return max((Instant(at) for file in files.values() for some in file.rows.values() for at in instants_of(some)), default=None)
 
 
 def instants_of(rows: Sequence[Row]) -> Iterator[int]:
     """Every instant that rows of one table say they are of."""
     for name in [name for name in INSTANTS if rows and name in rows[0].__struct_fields__]:
         yield from (at for row in rows if (at := getattr(row, name)) is not None)
-
-
-def _find(paths: Sequence[Path]) -> tuple[Path, dict[str, Path], dict[str, str]]:
-    for path in paths:
-        if not path.exists():
-            raise UnreadableError(f"no such file or folder: {path}")
-    whole = len(paths) == 1 and paths[0].is_dir()
-    root = paths[0] if whole else Path(os.path.commonpath([p.resolve().parent if p.is_file() else p.resolve() for p in paths]))
-    inside = Path(os.path.realpath(root))
-    found: dict[str, Path] = {}
-    refused: dict[str, str] = {}
-    for path in paths:
-        for file in _below(path):
-            place = Path(os.path.realpath(file))  # of a link to itself too, which resolve() refuses
-            if not place.is_relative_to(inside):
-                refused[os.path.relpath(file.absolute(), root.absolute())] = "a link out of the folder"
-            elif place.is_file():
-                found[str(place.relative_to(inside))] = file
-            if len(found) + len(refused) > MAX_FILES:
-                raise UnreadableError(f"more than the {MAX_FILES} files that are read at once: name a folder below {path}")
-    return root, dict(sorted(found.items())), refused
-
-
-def _below(path: Path) -> Iterator[Path]:
-    """Files below a folder, links to folders left alone so that none is walked in a circle; a file is itself."""
-    if not path.is_dir():
-        yield path
-        return
-    for folder, below, names in os.walk(path):
-        below.sort()
-        yield from (Path(folder, name) for name in sorted(names))
 
 
 def _recognised(path: Path, name: str, refused: dict[str, str]) -> Kind | None:
@@ -97,14 +99,26 @@ def _recognised(path: Path, name: str, refused: dict[str, str]) -> Kind | None:
         return None
 
 
-def _read(names: Sequence[str], files: Mapping[str, Path], refused: dict[str, str], reference: Instant | None) -> dict[str, FileRows]:
+def _read(
+    names: Sequence[str], files: Mapping[str, Path], refused: dict[str, str], reference: Instant | None, told: Callable[[str], None]
+) -> dict[str, FileRows]:
     done: dict[str, FileRows] = {}
     for name in names:
+        told(f"reading {name}")
         try:
             done[name] = read(files[name], name=name, reference_us=reference)
         except OSError as error:  # it may be gone since it was found
             refused[name] = str(error.strerror)
     return done
+
+
+def is_log(path: Path) -> bool:
+    """Whether several lines of the file begin with the time; False for one that is gone."""
+    try:
+        with path.open("rb") as file:
+            return len(_TIMED.findall(file.read(HEAD_BYTES))) >= TIMED_LINES
+    except OSError:
+        return False
 
 
 def _name_engines(logs: Mapping[str, FileRows]) -> None:
@@ -120,6 +134,31 @@ def _name_engines(logs: Mapping[str, FileRows]) -> None:
                     row.engine = engine if row.engine is None else f"{engine}/{row.engine}"
                 elif isinstance(row, ConfigFact):
                     row.subject = engine
+
+
+def _name_ranks(every: Mapping[str, FileRows]) -> None:
+    """Where others of its ranks are named, the first of an engine is one of them too; what is set for no rank is set for each."""
+    ranks = {row.engine for file in every.values() for row in file.rows.get("engine_samples", ()) if isinstance(row, EngineSample)}
+    named = sorted(rank for rank in ranks if rank is not None)
+    if not named or None not in ranks or not all(map(_RANK.fullmatch, named)):
+        return
+    for file in every.values():
+        for row in (*file.rows.get("engine_samples", ()), *file.rows.get("points", ())):
+            if isinstance(row, EngineSample | Point) and row.engine is None:
+                row.engine = _FIRST_RANK
+        facts = file.rows.get("config_facts", [])
+        facts += [
+            msgspec.structs.replace(row, subject=rank)
+            for row in list(facts)
+            if isinstance(row, ConfigFact) and row.subject is None
+            for rank in (_FIRST_RANK, *named)
+        ]
+
+
+def _line(row: Row) -> int:
+    """0 where its source is no line."""
+    number = (getattr(row, "src", None) or "").rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def _kind(file: FileRows) -> str:

@@ -1,31 +1,59 @@
-"""Whether the evidence a rule needs is there: `needs` all of it, `needs_any` one whole group of it.
+"""Whether the evidence a rule needs is there (`needs` all of it, `needs_any` one whole group of it), and whether it is to be asked.
 
 `subjects.<column>` is judged per request. Another table's column is there for a request if a row of its engine (or of an
 unknown one) around its time has a value, for a window rule if any row of the window has one.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
+import duckdb
 from lensd_collectors.rows import TABLES
 
+from lensd.diagnosis.guard import check_select, run_guarded
 from lensd.diagnosis.runbook import Runbook
+from lensd.diagnosis.scope import PUBLIC
+from lensd.errors import SqlLimitError, SqlRefusedError
 from lensd.store.interface import Cursor
 
 MARGIN_S: Final = 60  # a sample this close to a request counts as around its time
+
+_Window = tuple[datetime, datetime]
 
 
 class Needs:
     """Answers for one scope, each asked of the database once; made anew for each evaluation."""
 
-    def __init__(self, cursor: Cursor, from_at: datetime, to_at: datetime) -> None:
+    def __init__(self, cursor: Cursor, from_at: datetime, to_at: datetime, windows: Iterable[tuple[Runbook, _Window]] = ()) -> None:
+        """`from_at` to `to_at` is the requests' time; `windows` are the window rules that will be asked for, each with its own."""
         self._cursor, self._from, self._to = cursor, from_at, to_at
+        self._conditions: dict[tuple[str, _Window], dict[str, None]] = {}
+        for book, window in windows:
+            for table, condition in (*map(_is_there, _all(book)), *book.stirs.items()):
+                self._conditions.setdefault((table, window), {})[condition] = None
+        self._true: dict[tuple[str, _Window], frozenset[str]] = {}
         self._lacking: dict[str, frozenset[str]] = {}
         self._events: dict[tuple[datetime, datetime], frozenset[str]] = {}
 
     def of_window(self, book: Runbook, from_at: datetime, to_at: datetime) -> tuple[str, ...]:
         """Names that are missing for a window rule."""
-        return _missing(book, {need for need in _all(book) if not self._in_window(need, from_at, to_at)})
+        return _missing(book, {need for need in _all(book) if not self._holds(*_is_there(need), from_at, to_at)})
+
+    def is_stirred(self, book: Runbook, from_at: datetime, to_at: datetime) -> bool:
+        """Whether one of the conditions holds without which a window rule finds nothing; true of one that names none."""
+        if not book.stirs:
+            return True
+        return any(self._holds(table, condition, from_at, to_at) for table, condition in book.stirs.items())
+
+    def _holds(self, table: str, condition: str, from_at: datetime, to_at: datetime) -> bool:
+        """Whether a condition on a table holds in this time; all there are on that table are asked at once."""
+        key = table, (from_at, to_at)
+        conditions = self._conditions.setdefault(key, {})
+        if key not in self._true or condition not in conditions:
+            conditions[condition] = None
+            self._true[key] = frozenset(_true(self._cursor, table, list(conditions), from_at, to_at))
+        return condition in self._true[key]
 
     def is_woken(self, book: Runbook, from_at: datetime, to_at: datetime) -> bool:
         """Whether one of the events that a window rule begins with is there; true of one that names none."""
@@ -45,13 +73,6 @@ class Needs:
         touched = frozenset().union(*lacking.values()) & request_ids
         found = {request: _missing(book, {need for need, without in lacking.items() if request in without}) for request in touched}
         return {request: missing for request, missing in found.items() if missing}
-
-    def _in_window(self, need: str, from_at: datetime, to_at: datetime) -> bool:
-        table, column = need.split(".")
-        when = "true" if table == "config_facts" else f"({_instant(table)} is null or {_instant(table)} between $from and $to)"
-        bounds = {} if when == "true" else {"from": from_at, "to": to_at}
-        sql = f"select exists (from {table} where {column} is not null and {when})"
-        return bool(self._cursor.execute(sql, bounds).fetchone()[0])
 
     def _requests_without(self, need: str) -> frozenset[str]:
         if need not in self._lacking:
@@ -84,6 +105,27 @@ class Needs:
                 and (h.undated or (h.lo <= coalesce(s.ended_at, $to) and h.hi >= s.started_at)))"""
         rows = self._cursor.execute(sql, {"from": self._from, "to": self._to}).fetchall()
         return rows
+
+
+def _is_there(need: str) -> tuple[str, str]:
+    table, column = need.split(".")
+    return table, f"count({column}) > 0"
+
+
+def _true(cursor: Cursor, table: str, conditions: list[str], from_at: datetime, to_at: datetime) -> list[str]:
+    """The conditions that hold, and those that cannot be asked: their rules are judged."""
+    when, bounds = "true", dict[str, datetime]()
+    if table != "config_facts":  # a setting holds until it is changed
+        when, bounds = f"({_instant(table)} is null or {_instant(table)} between $from and $to)", {"from": from_at, "to": to_at}
+    sql = f"select {', '.join(f'coalesce({each}, false)' for each in conditions)} from {table} where {when}"
+    try:
+        check_select(cursor, sql, PUBLIC)
+        _, [row] = run_guarded(cursor, sql, bounds, timeout_s=5.0)
+    except (SqlLimitError, SqlRefusedError, duckdb.Error):
+        if len(conditions) == 1:
+            return conditions
+        return [each for each in conditions if _true(cursor, table, [each], from_at, to_at)]
+    return [each for each, holds in zip(conditions, row, strict=True) if holds]
 
 
 def _all(book: Runbook) -> list[str]:

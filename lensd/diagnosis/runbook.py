@@ -59,6 +59,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     needs_any: tuple[tuple[str, ...], ...] = ()
     wakes: tuple[str, ...] = ()
     asks: str = ""
+    stirs: dict[str, str] = {}
     live: bool = True
     rung: str | None = None
     rung_because: str | None = None
@@ -68,6 +69,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     explains: tuple[str, ...] = ()
     precedence: int = 1
     evidence: tuple[str, ...] = ()
+    accounts_for: tuple[str, ...] = ()
 
 
 class Runbook(Record, frozen=True, kw_only=True):
@@ -98,9 +100,13 @@ class Runbook(Record, frozen=True, kw_only=True):
     sections: dict[str, str]
     wakes: tuple[str, ...] = ()  # events without one of which, in its window, it is quiet unasked
     asks: str = ""  # a condition on `subjects` that holds of none where a request rule is quiet unasked
+    stirs: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  # table to a condition on aggregates of its rows; where none holds a window rule is quiet unasked
     live: bool = True  # False: only files tell what it needs
     rung: str | None = None  # claimed from here on only, `rung_because` what else its needs do not say
     rung_because: str | None = None
+    accounts_for: tuple[str, ...] = ()  # of a negative: ids of doubts (doubts.py) that it has found harmless where it fires
 
 
 class Malformed(RunbookError):

@@ -9,17 +9,21 @@ import msgspec
 from lensd_collectors.read.cite import CiteError, quote
 from lensd_collectors.rows import Event, HttpExchange, RequestRow, Row, SpanRow
 
-from lensd.diagnosis.causes import Conclusion, conclude
-from lensd.diagnosis.doubts import doubts
+from lensd.diagnosis.causes import conclude
+from lensd.diagnosis.course import course_of
+from lensd.diagnosis.doubts import UNREAD, Doubt, doubt, doubts
 from lensd.diagnosis.evaluate import evaluate
-from lensd.diagnosis.folder import Folder, instants_of, read_folder
+from lensd.diagnosis.find import REST, STANDARD_INPUT, Intake, find
+from lensd.diagnosis.folder import Folder, instants_of, read_found
 from lensd.diagnosis.postmortem import of_findings
 from lensd.diagnosis.resolve import Resolver, resolve
 from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import Scope
 from lensd.diagnosis.settings import compare_files, derived_rows
+from lensd.diagnosis.unbundle import diagnose_bundle, manifest_of
+from lensd.diagnosis.windows import tell
 from lensd.errors import UnreadableError
-from lensd.records import Diagnosis, Evidence, PostMortem, Subject
+from lensd.records import Diagnosis, Evidence, Finding, Subject
 from lensd.store.arrow import batch_of
 from lensd.store.interface import Cursor
 from lensd.store.memory import MemoryStore
@@ -31,7 +35,9 @@ from lensd.timeline.hours import Hours, date_spans, widen
 from lensd.timeline.limits import Limits
 
 AHEAD_US: Final = 3600 * 1_000_000  # rules look until an hour after the last instant, so that everything that was to settle has
-PIECE: Final = 50_000  # rows
+PIECE: Final = 20_000  # rows
+BEHIND: Final = ("engine", "proxy")
+"""Hops whose access lines are no requests by themselves."""
 R = TypeVar("R", bound=Row)
 
 
@@ -41,57 +47,85 @@ def triage(
     params: Mapping[str, Mapping[str, Any]],
     limits: Limits,
     labels: Collection[str] | None = None,
+    intake: Intake | None = None,
 ) -> Diagnosis:
     """The verdict document. `labels` restricts it to a vocabulary. Raises UnreadableError where nothing could be read."""
-    folder = read_folder(paths)
+    with intake or Intake() as taken_in:
+        return _triage(paths, runbooks, params, limits, labels, taken_in)
+
+
+def _triage(
+    paths: Sequence[Path],
+    runbooks: Mapping[str, Runbook],
+    params: Mapping[str, Mapping[str, Any]],
+    limits: Limits,
+    labels: Collection[str] | None,
+    intake: Intake,
+) -> Diagnosis:
+    found = find(paths, intake)
+    books = {name: book for name, book in runbooks.items() if labels is None or book.label in labels}
+    manifest = manifest_of(found.files)
+    if manifest is not None:
+        intake.told("judging")
+        return diagnose_bundle(manifest, found.files, books)
+    folder = read_found(found, intake)
     rows = _merged(folder)
     if not any(rows.values()):
         raise UnreadableError(_nothing(paths, folder))
     compare_files(rows)
     hours = _hours(rows)
     undated = date_spans(_of(rows, "spans", SpanRow), _of(rows, "events", Event), hours)
-    books = {name: book for name, book in runbooks.items() if labels is None or book.label in labels}
+    exchanges = [row for row in _of(rows, "http_exchanges", HttpExchange) if row.hop not in BEHIND]
+    intake.told("judging")
     store = MemoryStore()
     try:
-        _append(store, rows)
-        _append(store, derived_rows(rows))
-        conclusion, memory = _judge(
-            store, rows, {name: params[name] for name in params if name in books}, books, limits, hours, undated, folder
-        )
+        for some in (derived_rows(rows), rows):
+            _append(store, some)
+        given = {name: params[name] for name in params if name in books}
+        return _judge(store, exchanges, given, books, limits, hours, undated, folder)
     finally:
         store.close()
-    return Diagnosis(
-        subject=Subject(kind="files"),
-        verdict=conclusion.verdict,
-        findings=conclusion.findings,
-        ruled_out=conclusion.ruled_out,
-        not_evaluated=conclusion.not_evaluated,
-        files=folder.read_as,
-        post_mortem=memory,
-    )
 
 
 def _judge(
     store: MemoryStore,
-    rows: Mapping[str, list[Row]],
+    exchanges: Sequence[HttpExchange],
     params: Mapping[str, Mapping[str, Any]],
     books: Mapping[str, Runbook],
     limits: Limits,
     hours: Hours,
     undated: frozenset[str],
     folder: Folder,
-) -> tuple[Conclusion, PostMortem | msgspec.UnsetType]:
+) -> Diagnosis:
     to_us = hours.last + AHEAD_US
     with store.cursor() as cursor:
         assembled = assemble_all(cursor, None, to_us, limits)
-        store.append(batch_of({"requests": _requests(assembled, _of(rows, "http_exchanges", HttpExchange), hours, undated)}))
+        store.append(batch_of({"requests": _requests(assembled, exchanges, hours, undated)}))
         scope = Scope(from_us=hours.first, to_us=to_us, where="true", undated=True)
         evaluation = evaluate(cursor, books, scope, overrides=params, timeout_s=30.0)
         conclusion = conclude(evaluation, Subject(kind="files"), _doubts(cursor, folder))
         witnesses = {r.row.src: r.evidence for r in assembled if r.row.src is not None}
-        resolver = _resolver(folder.root, witnesses)
+        resolver = _resolver(folder.places, witnesses)
         memory = of_findings(cursor, books, conclusion.findings, resolver, from_us=hours.first, to_us=to_us)
-    return conclusion._replace(findings=tuple(resolve(conclusion.findings, resolver))), memory
+
+        def look(first: int, last: int | None) -> Sequence[Finding]:
+            part = Scope(from_us=first, to_us=to_us if last is None else last, undated=True)
+            return conclude(evaluate(cursor, books, part, overrides=params, timeout_s=30.0), Subject(kind="files")).findings
+
+        told = tell(cursor, conclusion.verdict, conclusion.findings, folder.lines, look)
+        course = course_of(cursor, conclusion.findings)
+    return Diagnosis(
+        subject=Subject(kind="files"),
+        verdict=conclusion.verdict,
+        findings=tuple(resolve(conclusion.findings, resolver)),
+        ruled_out=conclusion.ruled_out,
+        not_evaluated=conclusion.not_evaluated,
+        files=folder.read_as,
+        post_mortem=memory,
+        course=course,
+        window=told.window,
+        others=told.others,
+    )
 
 
 def _requests(assembled: Sequence[Assembled], exchanges: Sequence[HttpExchange], hours: Hours, undated: frozenset[str]) -> list[RequestRow]:
@@ -104,22 +138,26 @@ def _requests(assembled: Sequence[Assembled], exchanges: Sequence[HttpExchange],
 
 
 def _append(store: MemoryStore, rows: Mapping[str, list[Row]]) -> None:
-    """A piece at a time: as columns, the rows of a large log would stand in memory once more."""
+    """A piece at a time, each let go as it is stored: the rows of a large log must not stand in memory twice."""
     for table, some in rows.items():
-        for start in range(0, len(some), PIECE):
-            store.append(batch_of({table: some[start : start + PIECE]}))
+        some.reverse()
+        while some:
+            store.append(batch_of({table: some[: -PIECE - 1 : -1]}))
+            del some[-PIECE:]
 
 
-def _doubts(cursor: Cursor, folder: Folder) -> tuple[str, ...]:
+def _doubts(cursor: Cursor, folder: Folder) -> tuple[Doubt, ...]:
     unread = folder.not_understood
-    return ((f"{len(unread)} file(s) were not understood ({', '.join(unread[:3])})",) if unread else ()) + doubts(cursor)
+    return ((doubt(UNREAD, unread),) if unread else ()) + doubts(cursor)
 
 
 def _merged(folder: Folder) -> dict[str, list[Row]]:
+    """Rows by table, taken out of the files."""
     merged: dict[str, list[Row]] = {}
     for file in folder.files.values():
         for table, rows in file.rows.items():
             merged.setdefault(table, []).extend(rows)
+            rows.clear()
     return merged
 
 
@@ -128,10 +166,11 @@ def _of(rows: Mapping[str, list[Row]], table: str, kind: type[R]) -> list[R]:
 
 
 def _nothing(paths: Sequence[Path], folder: Folder) -> str:
-    named = ", ".join(map(str, paths))
-    if folder.refused and not folder.files:
+    named = ", ".join("standard input" if path == STANDARD_INPUT else str(path) for path in paths)
+    if folder.refused and not any(file.unread_lines for name, file in folder.files.items() if f"{name}{REST}" not in folder.refused):
         name, why = next(iter(folder.refused.items()))
-        return f"cannot read {name} in {named}: {why}"
+        within = "" if name.removesuffix(REST) == named else f" in {named}"
+        return f"cannot read {name.removesuffix(REST)}{within}: {why}"
     return f"nothing in {named} was understood: no engine log, scrape, span or HTTP exchange"
 
 
@@ -143,15 +182,19 @@ def _hours(rows: Mapping[str, list[Row]]) -> Hours:
     return Hours(now if first is None else first, now if last is None else last)
 
 
-def _resolver(root: Path, witnesses: Mapping[str, RequestEvidence]) -> Resolver:
+def _resolver(places: Mapping[str, Path], witnesses: Mapping[str, RequestEvidence]) -> Resolver:
     def resolver(src: str, column: str) -> Evidence | None:
         witness = witness_of(witnesses[src], column) if src in witnesses else None
-        named = column if src in witnesses else COLUMNS.get(column, column)
+        column = column if src in witnesses else COLUMNS.get(column, column)
+        name, _, line = (witness or src).rpartition(":")
+        path = places.get(name)
+        if path is None:
+            return None
         try:
-            text, place = quote(witness or src, named, root)
+            text, place = quote(f"{path.name}:{line}", column, path.parent)
         except (CiteError, OSError):  # gone since it was read
             return None
-        return Evidence(text="", quote=text or None, source=place)
+        return Evidence(text="", quote=text or None, source=f"{name}:{place.rpartition(':')[2]}")
 
     return resolver
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from lensd.errors import EvidenceError, LensdError
-from lensd.memory import kv, weights
+from lensd.memory import catalogue, kv, weights
 from lensd.memory.parameters import parameters
 from lensd.memory.pool import pool
 from lensd.memory.serving import Serving, ceil_div, reserves_null_block
 from lensd.memory.shape import MOST_LAYERS, Shape
 
-NAMES: Final = ("kv_bytes_per_token", "kv_block_bytes", "kv_request_bytes", "weights_need_bytes", "fits_max_model_len")
+NAMES: Final = ("kv_bytes_per_token", "kv_block_bytes", "kv_request_bytes", "weights_need_bytes", "fits_max_model_len", "decode_floor_ms")
 _LISTS: Final = ("layer_types", "layers_block_type", "no_rope_layers", "num_key_value_heads", "attn_layer_indices")
 _TEXTS: Final = ("model_type", "dtype", "hybrid_override_pattern", "quantization", "mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 
@@ -26,8 +26,9 @@ def derived(facts: Mapping[str, str]) -> dict[str, str]:
 
     kv_bytes_per_token, kv_block_bytes: on the fullest rank. kv_request_bytes: one request of `max_model_len`. weights_need_bytes: on
     one rank, by parameters. fits_max_model_len: the longest request that the measured KV cache holds, at most the model's positions.
+    decode_floor_ms: the least that a step takes, since it reads all weights of a rank once; of a mixture of experts a large batch only.
     """
-    found: dict[str, int | None] = {}
+    found: dict[str, int | float | None] = {}
     try:
         config = model_config(facts)
         found["weights_need_bytes"] = _weights(config, facts)
@@ -45,6 +46,7 @@ def derived(facts: Mapping[str, str]) -> dict[str, str]:
             found["fits_max_model_len"] = kv.longest(held, available - (0 if null is False else held.block_bytes), most)
     except LensdError:
         pass  # what was worked out before it stands
+    found["decode_floor_ms"] = _floor(facts, found.get("weights_need_bytes"))
     return {name: str(found[name]) for name in NAMES if found.get(name)}
 
 
@@ -98,6 +100,13 @@ def _weights(config: dict[str, Any], facts: Mapping[str, str]) -> int | None:
         return None
     ranks = (_number(facts, "tensor_parallel_size") or 1) * (_number(facts, "pipeline_parallel_size") or 1)
     return ceil_div(weights.from_parameters(counted, dtype).total_bytes, ranks)
+
+
+def _floor(facts: Mapping[str, str], need: float | None) -> float | None:
+    """Milliseconds that a card needs to read its part of the weights, which each step of decode does."""
+    held, total = _number(facts, "weights_bytes") or need, _number(facts, "device_total_bytes")
+    speed = catalogue.bandwidth(total) if total else None
+    return round(held / speed * 1000, 2) if held and speed else None
 
 
 def _number(facts: Mapping[str, str], name: str) -> int | None:

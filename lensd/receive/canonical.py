@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lensd_collectors import conventions
 from lensd_collectors.dialects import Dialect
-from lensd_collectors.read.samples import Series, engine_samples
+from lensd_collectors.read.samples import Series, engine_samples, group_of
 from lensd_collectors.read.settings import name_of, origin_of, spelled
 from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
@@ -67,7 +67,8 @@ class Canonical:
         self._restarts, self._scrapes = Restarts(told or Starts()), Scrapes()
         self._keep_all = keep_all_points
         self._by_metric = _first_dialect(dialects)
-        self._any_points = frozenset(name for dialect in dialects.values() for name in dialect.points)
+        self._by_point = {name: dialect for dialect in reversed(list(dialects.values())) for name in dialect.points}
+        self._any_points = frozenset(self._by_point)
         self._infos = {metric: labels for dialect in dialects.values() for metric, labels in dialect.infos.items()}
         self._engines: set[str] = set()
         self._histograms: dict[tuple[str | None, str, str], Instant] = {}
@@ -201,11 +202,17 @@ class Canonical:
                         buckets=sample.buckets,
                         counts=sample.counts,
                         src=_source(sample),
+                        engine=sample.engine,
+                        model=self._model(sample),
                     )
                 )
             elif sample.name not in self._by_metric and sample.name not in self._infos and sample.name not in self._gpus.names:
                 self.dropped["unknown"] += 1
         return made
+
+    def _model(self, sample: Sample) -> str | None:
+        dialect = self._by_point.get(sample.name)
+        return None if dialect is None else group_of(dialect, _texts(sample.labels))[0]
 
     def _is_due(self, sample: Sample, labels: str) -> bool:
         """Whether a histogram is to be kept: of each, one in 10 s of its own time, since a row of them is as long as thirty gauges."""

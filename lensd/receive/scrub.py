@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -185,13 +185,30 @@ class Scrubber:
             self._clean.add(text)
 
 
+@lru_cache(maxsize=4096)
+def is_content(attribute: str) -> bool:
+    """Whether an attribute of this name holds content or a credential, and goes wherever nothing of that is wanted."""
+    return _any_of(_content().attributes).fullmatch(attribute) is not None
+
+
+@lru_cache(maxsize=4096)
+def carries_content(event: str) -> bool:
+    """Whether an event or log record of this name carries a message."""
+    return _any_of(_content().events).fullmatch(event) is not None
+
+
 def _is_credential(key: str) -> bool:
     """What goes even where content is stored."""
     return "header" in key.lower() or key == "url.query"
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(name) for name in names), re.IGNORECASE)
+    return _compiled("|".join(fnmatch.translate(name) for name in names))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def _replace(pairs: Any, kept: list[Any]) -> None:

@@ -24,9 +24,10 @@ class Catalog:
     """One DuckDB instance. Files are attached to it by a store; readers get cursors of it and see views in its default schema.
 
     `folder` is the one place on disk that its SQL may touch, None for nowhere; `spill` lets big queries use disk there.
+    `threads`: at most as many a query; None: one for each core.
     """
 
-    def __init__(self, folder: Path | None, *, spill: bool = False, memory_limit: str = "2GiB") -> None:
+    def __init__(self, folder: Path | None, *, spill: bool = False, memory_limit: str = "2GiB", threads: int | None = None) -> None:
         # Set at connect: a later SET holds for that one connection and not for its cursors.
         self.connection = duckdb.connect(
             ":memory:",
@@ -35,6 +36,7 @@ class Catalog:
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "memory_limit": memory_limit,
+                **({} if threads is None else {"threads": str(threads)}),
             },
         )
         self._lock = threading.Lock()
@@ -104,6 +106,11 @@ class Catalog:
             with contextlib.suppress(duckdb.Error):
                 run("ROLLBACK")
             raise
+
+    def empty(self, schema: str) -> None:
+        """Take all rows out of `schema`'s tables."""
+        for table in TABLES:
+            self.connection.execute(f"DELETE FROM {schema}.{table}")
 
     @contextlib.contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -128,12 +128,13 @@ def _ending(request: RequestEvidence, life: Life) -> dict[str, Any]:
 
 
 def _amounts(request: RequestEvidence) -> dict[str, Any]:
-    done_seen = request.value(c.DONE_SEEN)
+    done_seen, structured = request.value(c.DONE_SEEN), request.value(c.IS_STRUCTURED)
     return {
         "prompt_tokens": _int(_told(request, c.INPUT_TOKENS, prompt_tokens)),
         "completion_tokens": _int(_told(request, c.OUTPUT_TOKENS, completion_tokens)),
         "cached_tokens": _int(_told(request, c.CACHED_TOKENS)),
         "max_tokens": _int(_told(request, c.MAX_TOKENS)),
+        "structured": structured if isinstance(structured, bool) else None,
         "preemptions": _preemptions(request),
         "attempts": _int(request.value(c.ATTEMPTS)),
         "max_gap_ms": _float(request.value(c.MAX_GAP_MS)),

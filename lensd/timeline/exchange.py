@@ -14,6 +14,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "outcome": "error_code",
     "total_ms": "duration_ms",
     "client_timeout_ms": "limit_ms",
+    "ttft_ms": "ttfb_ms",
+    "bytes_sent": "bytes",
 }
 """Columns of such a request that are called otherwise in the exchange it was made from."""
 _GAVE_UP = ("timeout", "read_timeout")
@@ -63,6 +65,22 @@ def _request(exchange: HttpExchange, number: int, undated_at: int) -> RequestRow
         decision=decision or (Decision.CALLER_GONE if outcome == Outcome.CALLER_GONE else None),
         client_timeout_ms=exchange.limit_ms,
         total_ms=exchange.duration_ms,
+        ttft_ms=exchange.ttfb_ms if exchange.streaming else None,
+        streaming=exchange.streaming,
+        done_seen=exchange.done_seen,
+        finish_reason=exchange.finish_reason,
+        prompt_tokens=exchange.prompt_tokens,
+        cached_tokens=exchange.cached_tokens,
+        completion_tokens=exchange.completion_tokens,
+        reasoning_tokens=exchange.reasoning_tokens,
+        max_tokens=exchange.max_tokens,
+        context_limit=exchange.context_limit,
+        structured=exchange.structured,
+        chunks=exchange.chunks,
+        max_gap_ms=exchange.max_gap_ms,
+        bytes_sent=exchange.bytes,
+        peer=exchange.peer,
+        upstream=exchange.upstream,
         auth_routing_state="failed" if outcome == Outcome.REFUSED else None,
         src=exchange.src,
     )

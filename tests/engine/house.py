@@ -61,7 +61,7 @@ class House:
 
     def lensd(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "lensd", *arguments, "--config", str(self.config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
     def verdict(self, ident: str, wait_s: float = 14.0) -> dict:
         """The verdict document as `lensd diagnose --json` prints it."""

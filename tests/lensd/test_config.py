@@ -192,3 +192,22 @@ def test_as_toml_reads_back_as_the_same_configuration():
     config = load(environ={})
     text = as_toml(msgspec.to_builtins(config))
     assert msgspec.convert(tomllib.loads(text), Config) == config
+
+
+def test_a_table_of_a_runbook_overrides_its_params():
+    written('[runbooks]\nfolders = ["mine"]\n[runbooks.queue-saturation]\nshare = 0.4\n[runbooks.params.kv-cache-leak]\nheld = 0.1\n')
+    found = load(environ={}).runbooks
+    assert found.folders == ("mine",)
+    assert found.params == {"queue-saturation": {"share": 0.4}, "kv-cache-leak": {"held": 0.1}}
+
+
+def test_a_runbook_whose_params_stand_in_two_tables_is_named():
+    written("[runbooks.kv-cache-leak]\nheld = 0.1\n[runbooks.params.kv-cache-leak]\nheld = 0.2\n")
+    with pytest.raises(ConfigError, match=r"\[runbooks.kv-cache-leak\] stands beside \[runbooks.params.kv-cache-leak\]: keep one of them"):
+        load(environ={})
+
+
+def test_a_setting_of_the_runbooks_that_is_none_is_still_named():
+    written('[runbooks]\nfolder = ["mine"]\n')
+    with pytest.raises(ConfigError, match=r"unknown key runbooks.folder; did you mean runbooks.folders\?"):
+        load(environ={})

@@ -99,9 +99,9 @@ evidence
   queue-saturation (likely)
     - waited 900 of 1000 ms
       span:1: queue_ms=900
-  kv-thrash (likely, explained by queue-saturation)
-    - waited 900 of 1000 ms
-      span:1: queue_ms=900
+      └ kv-thrash (likely, explained by queue-saturation)
+        - waited 900 of 1000 ms
+          span:1: queue_ms=900
 
 ruled out
   auth-wrong-key, auth-key-scope-denied: decision is engine busy, HTTP status is 504

@@ -17,7 +17,8 @@ from lensd.diagnosis.runbook import load
 
 docs = load_by_path("tools_docs", ROOT / "tools" / "docs.py")
 BOOKS = load(())
-NEEDS = {book.id: (book.needs, book.needs_any) for book in BOOKS.values()}
+NEEDS = {book.id: rungs.Claim(book.needs, book.needs_any, book.live, book.rung, book.rung_because) for book in BOOKS.values()}
+LEAST_LIVE = 42  # labels
 KEYS = [rung.key for rung in rungs.RUNGS]
 
 
@@ -25,8 +26,12 @@ def given_at(key):
     return {column for rung in rungs.below(key) for column in rung.gives}
 
 
+def as_given(columns):
+    return {name.replace("requests.", "subjects.") for name in columns}
+
+
 def test_every_column_that_a_rung_gives_exists():
-    for rung in (*rungs.RUNGS, rungs.HOST):
+    for rung in (*rungs.RUNGS, *rungs.BESIDE):
         for name in rung.gives:
             table, column = name.split(".")
             struct = RequestRow if table == "subjects" else TABLES[table]
@@ -42,20 +47,30 @@ def test_stages_are_the_six_and_the_front_end():
 def test_a_label_is_claimed_only_where_all_that_its_rule_needs_is_given(key):
     for name in rungs.claimed(rungs.below(key), NEEDS):
         book = BOOKS[name]
-        assert set(book.needs) <= given_at(key), name
-        assert not book.needs_any or any(set(group) <= given_at(key) for group in book.needs_any), name
-        assert name not in rungs.WITHHELD or rungs.WITHHELD[name][0] in KEYS[: KEYS.index(key) + 1]
+        assert as_given(book.needs) <= given_at(key), name
+        assert not book.needs_any or any(as_given(group) <= given_at(key) for group in book.needs_any), name
+        assert book.live
+        assert book.rung is None or book.rung in KEYS[: KEYS.index(key) + 1]
 
 
-@pytest.mark.parametrize("beside", [(), (rungs.HOST,)], ids=["anywhere", "host"])
+@pytest.mark.parametrize("beside", [(), (rungs.HOST,), (rungs.CLIENT,)], ids=["anywhere", "host", "client"])
 def test_what_is_claimed_at_some_rung_is_claimed_at_all_above(beside):
     claims = [set(rungs.claimed((*rungs.below(key), *beside), NEEDS)) for key in KEYS]
     assert all(lower <= higher for lower, higher in pairwise(claims))
 
 
-def test_every_stable_cause_is_claimed_at_some_rung_with_the_agent_on_the_host():
-    stable = {book.id for book in BOOKS.values() if book.status == "stable"}
-    assert stable <= set(rungs.claimed((*rungs.RUNGS, rungs.HOST), NEEDS))
+@pytest.mark.parametrize("book", [book for book in BOOKS.values() if book.status == "stable"], ids=lambda book: book.id)
+def test_what_a_rule_needs_has_a_live_writer_or_the_rule_says_that_files_alone_tell_it(book):
+    orphans = [name for name in book.needs if not rungs.writers(name)]
+    choices = [[name for name in group if not rungs.writers(name)] for group in book.needs_any]
+    told = not orphans and (not choices or [] in choices)
+    assert told or not book.live, f"nobody writes {orphans or choices} live: say live: false"
+    assert (rungs.first(book.id, NEEDS) is not None) == book.live
+
+
+def test_most_labels_are_told_live():
+    live = {BOOKS[name].label for name in rungs.claimed((*rungs.RUNGS, *rungs.BESIDE), NEEDS) if BOOKS[name].status == "stable"}
+    assert len(live) >= LEAST_LIVE, sorted(live)
 
 
 def test_the_agent_on_the_host_gives_what_it_samples_of_gpus_and_no_ladder_does():
@@ -66,20 +81,24 @@ def test_the_agent_on_the_host_gives_what_it_samples_of_gpus_and_no_ladder_does(
 
 def test_the_first_rung_is_without_the_host_where_that_is_enough():
     needs = {
-        "load": (["engine_samples.running"], []), "card": (["gpu_samples.util", "subjects.queue_ms"], []),
-        "either": ([], [["gpu_samples.ecc"], ["events.line"]]), "none": (["requests.nothing"], []),
+        "load": rungs.Claim(["engine_samples.running"]), "card": rungs.Claim(["gpu_samples.util", "subjects.queue_ms"]),
+        "either": rungs.Claim([], [["gpu_samples.ecc"], ["events.line"]]), "none": rungs.Claim(["requests.nothing"]),
+        "files": rungs.Claim(["engine_samples.running"], live=False), "later": rungs.Claim(["engine_samples.running"], rung="3b"),
+        "killed": rungs.Claim(["events.name"], rung="host"),
     }  # fmt: skip
-    assert [rungs.first(name, needs) for name in needs] == [("0", False), ("2", True), ("1", False), None]
+    assert [rungs.first(name, needs) for name in needs] == [
+        ("0", ()), ("2", ("host",)), ("1", ()), None, None, ("3b", ()), ("0", ("host",)),
+    ]  # fmt: skip
+    assert rungs.first_in_words("caller", {"caller": rungs.Claim(["subjects.client_ms", "gpu_samples.util"])}) == "0 and host and client"
 
 
-def test_what_is_withheld_is_a_runbook_whose_needs_would_be_met_before():
-    for name, (key, why) in rungs.WITHHELD.items():
-        assert name in NEEDS
-        assert why
-        groups = BOOKS[name].needs_any or [()]
-        met = [k for k in KEYS if any({*BOOKS[name].needs, *group} <= given_at(k) for group in groups)]
-        before = KEYS if key == rungs.HOST.key else KEYS[: KEYS.index(key)]
-        assert met[0] in before, f"{name} is withheld for nothing"
+@pytest.mark.parametrize("book", [book for book in BOOKS.values() if book.rung is not None], ids=lambda book: book.id)
+def test_what_is_withheld_would_have_its_needs_met_before(book):
+    groups = book.needs_any or [()]
+    met = [key for key in KEYS if any(as_given([*book.needs, *group]) <= given_at(key) for group in groups)]
+    before = KEYS if book.rung == rungs.HOST.key else KEYS[: KEYS.index(book.rung)]
+    assert met, f"{book.id} is claimed with the host alone: it needs no rung"
+    assert met[0] in before, f"{book.id} is withheld for nothing"
 
 
 def test_without_requests_no_rule_about_one_is_claimed():
@@ -88,14 +107,19 @@ def test_without_requests_no_rule_about_one_is_claimed():
 
 
 def test_the_page_says_what_the_rules_need():
-    read = docs.runbook_needs(ROOT)
-    assert {name: (tuple(every), tuple(map(tuple, groups))) for name, (every, groups) in read.items()} == {
-        book.id: (tuple(book.needs), tuple(map(tuple, book.needs_any))) for book in BOOKS.values()
-    }
+    read = docs.runbook_needs(ROOT, rungs)
+
+    def plain(claims):
+        return {
+            name: claim._replace(needs=tuple(claim.needs), needs_any=tuple(map(tuple, claim.needs_any))) for name, claim in claims.items()
+        }
+
+    assert plain(read) == plain(NEEDS)
     page = (ROOT / "docs" / "coverage.md").read_text()
     for name in NEEDS:
-        key, with_host = rungs.first(name, NEEDS)
-        assert f"| [{name}](../runbooks/{name}.md) | {key}{' and host' if with_host else ''} |" in page
+        assert f"| [{name}](../runbooks/{name}.md) | {rungs.first_in_words(name, NEEDS) or '-'} |" in page
+    for name in {need for claim in NEEDS.values() for need in claim.needs}:
+        assert f"| `{name}` | {', '.join(rung.key for rung in rungs.writers(name)) or '-'} |" in page
 
 
 def test_the_page_has_each_rung_with_its_sources():

@@ -1,7 +1,13 @@
-"""Good days: what servers say when nothing is wrong. No cause may be found in any of it, alone or together."""
+"""Good days: what servers say when nothing is wrong. No cause may be found in any of it, alone or together.
+
+Captures of real servers, and `days/`: whole days of several machines as their keepers would hand them over, each with a `case.json`
+that says why it is a good one.
+"""
 
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
@@ -9,6 +15,8 @@ import pytest
 from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from lensd.diagnosis import triage as triage_module
+from lensd.diagnosis.evaluate import Evaluation
 from lensd.diagnosis.runbook import load
 from lensd.diagnosis.triage import triage
 from lensd.records import Diagnosis
@@ -32,8 +40,11 @@ DAYS: dict[str, Sequence[str]] = {
     "the engine's spans": ("otlp/0005.http.json",),
     "the engine's spans of its start": ("otlp/0000.http.json", "otlp/0002.http.json"),
 }
-SERVED = {"answers in one piece", "streams", "the engine's spans"}
-"""Days on which there is a request to say something good of."""
+SERVED = {"answers in one piece", "streams", "the engine's spans", "before, under and after a load"}
+"""Days on which somebody was seen to be served."""
+WHOLE = sorted((Path(__file__).parent / "days").iterdir())
+NEGATIVE = ("no-incident", "benign-noise")
+LEAST_DAYS = 3
 
 
 def judge(folder: Path) -> Diagnosis:
@@ -41,7 +52,7 @@ def judge(folder: Path) -> Diagnosis:
 
 
 def hold_quiet(found: Diagnosis) -> None:
-    assert found.verdict.label in ("no-incident", "inconclusive"), found.verdict.cause
+    assert found.verdict.label in (*NEGATIVE, "inconclusive"), found.verdict.cause
     assert [finding.label for finding in found.findings if finding.kind != "negative"] == []
 
 
@@ -84,3 +95,61 @@ def test_another_engines_good_day(tmp_path: Path) -> None:
     hold_quiet(found)
     assert found.verdict.label == "no-incident"
     assert {file.path: file.kind for file in found.files}["server.log"] == "llamacpp log"
+
+
+@pytest.fixture(scope="module")
+def whole_days(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Diagnosis, Evaluation]]:
+    """What triage says of each whole day, and what every rule said of it."""
+    found = {}
+    for day in WHOLE:
+        folder = tmp_path_factory.mktemp("day")
+        for file in day.iterdir():
+            if file.name != "case.json":
+                shutil.copyfile(file, folder / file.name)
+        with listening() as heard:
+            diagnosis = judge(folder)
+        found[day.name] = (diagnosis, heard[0])
+    return found
+
+
+@contextmanager
+def listening() -> Iterator[list[Evaluation]]:
+    heard: list[Evaluation] = []
+    plain = triage_module.evaluate
+
+    def evaluate(*args: object, **kwargs: object) -> Evaluation:
+        heard.append(plain(*args, **kwargs))
+        return heard[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triage_module, "evaluate", evaluate)
+        yield heard
+
+
+@pytest.mark.parametrize("day", [day.name for day in WHOLE])
+def test_a_whole_good_day(day: str, whole_days: dict[str, tuple[Diagnosis, Evaluation]]) -> None:
+    hold_quiet(whole_days[day][0])
+
+
+def test_most_whole_days_are_said_to_be_good(whole_days: dict[str, tuple[Diagnosis, Evaluation]]) -> None:
+    said = Counter(found.verdict.label in NEGATIVE for found, _ in whole_days.values())
+    assert said[True] > said[False], {day: found.verdict.cause for day, (found, _) in whole_days.items()}
+
+
+def evaluated(evaluation: Evaluation) -> set[str]:
+    """Rules that had what they need, of the whole day or of one request at least."""
+    return {
+        result.runbook.id
+        for result in evaluation.results
+        if result.window_unknown is None and (result.runbook.scope == "window" or len(result.unknown) < len(evaluation.subjects))
+    }
+
+
+def test_every_stable_rule_was_quiet_on_three_days_on_which_it_could_have_spoken(
+    whole_days: dict[str, tuple[Diagnosis, Evaluation]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = Counter(rule for _, evaluation in whole_days.values() for rule in evaluated(evaluation))
+    counts = {name: days[name] for name, book in sorted(BOOKS.items()) if book.status == "stable"}
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{name:<40} evaluated on {number} days" for name, number in counts.items()))
+    assert {name: number for name, number in counts.items() if number < LEAST_DAYS} == {}

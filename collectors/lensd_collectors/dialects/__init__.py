@@ -16,6 +16,7 @@ from lensd_collectors.dialects.model import (
     Role,
     Selector,
     classify,
+    milliseconds,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "classify",
     "load",
     "loads",
+    "milliseconds",
 ]

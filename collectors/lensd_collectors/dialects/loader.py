@@ -33,7 +33,7 @@ _TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
 _COLUMNS = frozenset(EngineSample.__struct_fields__)
 _GPU_COLUMNS = frozenset(GpuSample.__struct_fields__)
 _GPU_LABELS = frozenset({"gpu", "uuid", "pci", "host", "instance", "compute", "pid", "process", "at"})
-_GPU_SOURCE = re.compile(r"(?P<names>[\w.]+(?:\+[\w.]+)*)(?:\*(?P<factor>\d+(?:\.\d+)?))?")
+_GPU_SOURCE = re.compile(r"(?P<names>[\w.%]+(?:\+[\w.%]+)*)(?:\*(?P<factor>\d+(?:\.\d+)?))?")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")
 # Gateways first: they pass on what an engine says. vLLM last: its widest patterns would take what others say in the same form.
@@ -100,7 +100,9 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
     return Dialect(
         name=raw["name"],
         role=Role(raw["role"]),
-        recognise=Recognise(recognise.get("metric_prefix"), tuple(re.compile(text) for text in recognise.get("log", []))),
+        recognise=Recognise(
+            recognise.get("metric_prefix"), tuple(re.compile(text) for text in recognise.get("log", [])), recognise.get("anywhere", False)
+        ),
         frames=tuple(re.compile(frame["pattern"], re.DOTALL) for frame in frames),
         frame_like=tuple(tuple(frame.get("like", [])) for frame in frames),
         metrics=metrics,
@@ -116,6 +118,7 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
         errors=tuple(_error(entry) for entry in raw.get("errors", [])),
         failures=tuple(_failure(entry) for entry in raw.get("failures", [])),
         limits=tuple(_failure(entry) for entry in raw.get("limits", [])),
+        statuses=tuple(_failure(entry) for entry in raw.get("statuses", [])),
         gpu=_gpu(raw) if "gpu" in raw else None,
     )
 
@@ -191,7 +194,7 @@ def _fields(spec: dict[str, str], regex: re.Pattern[str]) -> tuple[Field, ...]:
     fields = []
     for name, how in spec.items():
         kind, _, group = how.partition(":")
-        if (group or name) not in regex.groupindex:
+        if kind != FieldKind.CONST and (group or name) not in regex.groupindex:
             raise ValueError(f"field {name!r} reads group {group or name!r}, which the pattern lacks")
         fields.append(Field(name, FieldKind(kind), group or name))
     return tuple(fields)

@@ -30,8 +30,13 @@ class FieldKind(StrEnum):
     GIB = "gib"  # number of GiB -> bytes
     SIZE = "size"  # "418.40 MiB" -> bytes
     PATH = "path"  # without query string
+    CONST = "const"  # not a group: the value itself
+    BOOL = "bool"  # true, false, yes, no, on, off
+    DURATION = "duration"  # "90s", "1m30s", "250ms", bare seconds -> ms
 
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|μs|ms|s|m|h|d)?[a-z]*\s*")
+_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, "": 1e3}
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -44,12 +49,14 @@ class Field(msgspec.Struct, frozen=True):
 
     def read(self, match: re.Match[str]) -> int | float | str | None:
         """The value, or None where the group took no part or does not hold such a value."""
+        if self.kind is FieldKind.CONST:
+            return self.group
         text = match[self.group]
         if text is None:
             return None
         try:
             return _read(self.kind, text)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, KeyError):
             return None
 
 
@@ -68,8 +75,21 @@ def _read(kind: FieldKind, text: str) -> int | float | str:
             return round(float(number) * _UNITS[unit])
         case FieldKind.PATH:
             return text.partition("?")[0]
-        case FieldKind.TEXT:
+        case FieldKind.BOOL:
+            return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[text.lower()]
+        case FieldKind.DURATION:
+            return milliseconds(text)
+        case FieldKind.TEXT | FieldKind.CONST:
             return text
+
+
+def milliseconds(text: str) -> int | float:
+    """A span of time as configurations write it, `1m30s`; without a unit it is seconds. Raises ValueError."""
+    parts = _DURATION.findall(text.strip())
+    if not parts or _DURATION.sub("", text.strip()):
+        raise ValueError(f"{text!r} is no span of time")
+    whole = sum(float(number) * _MS[unit] for number, unit in parts)
+    return round(whole) if whole == round(whole) else round(whole, 6)
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -129,7 +149,7 @@ class EventPattern(msgspec.Struct, frozen=True):
     anchors: tuple[str, ...]
     regex: re.Pattern[str]
     into: str = "events"  # events, engine_samples, config_facts, http_exchanges
-    sign: str | None = None  # tells apart the ways one thing shows itself
+    sign: str | None = None  # tells apart the ways one thing shows itself; of an exchange its hop, of config facts their subject
     severity: str | None = None  # instead of the line's level
     fields: tuple[Field, ...] = ()
     facts: tuple[Field, ...] = ()
@@ -152,7 +172,7 @@ class ErrorPattern(msgspec.Struct, frozen=True):
     like: tuple[Mapping[str, str | int], ...] = ()
 
     def match(self, status: int | None, body: str, path: str | None) -> re.Match[str] | None:
-        if self.status is not None and self.status != status:
+        if self.status is not None and status not in (None, self.status):  # a body whose status nobody kept tells by its words alone
             return None
         if self.path is not None and not self.path.search(path or ""):
             return None
@@ -172,6 +192,7 @@ class Recognise(msgspec.Struct, frozen=True):
 
     metric_prefix: str | None = None
     log: tuple[re.Pattern[str], ...] = ()
+    anywhere: bool = False  # its lines stand in files of every kind: settings, notes
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -195,6 +216,7 @@ class Dialect(msgspec.Struct, frozen=True):
     errors: tuple[ErrorPattern, ...] = ()
     failures: tuple[FailurePattern, ...] = ()
     limits: tuple[FailurePattern, ...] = ()
+    statuses: tuple[FailurePattern, ...] = ()  # lines that name an answer's status: groups status, path, method, body, message
     gpu: GpuTable | None = None
 
     @property
@@ -203,11 +225,12 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What an error answer means, by which dialect, with what it names (model, limit, prompt_tokens ...)."""
+    """What an error answer means, by which dialect, with what it names (model, limit, prompt_tokens ...) and the status it comes with."""
 
     decision: Decision
     dialect: str
     named: Mapping[str, str] = {}
+    status: int | None = None
 
 
 def classify(dialects: Iterable[Dialect], status: int | None, body: str, path: str | None = None) -> Meaning | None:
@@ -217,5 +240,5 @@ def classify(dialects: Iterable[Dialect], status: int | None, body: str, path: s
             match = pattern.match(status, body, path)
             if match:
                 named = {key: value for key, value in match.groupdict().items() if value is not None}
-                return Meaning(pattern.means, dialect.name, named)
+                return Meaning(pattern.means, dialect.name, named, pattern.status)
     return None

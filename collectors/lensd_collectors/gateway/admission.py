@@ -79,6 +79,7 @@ class Admission:
         else:
             asked = read_body(data, record.route, query)
         record.model, record.streaming, record.max_tokens = asked.model[:MAX_MODEL], asked.streaming, asked.max_tokens
+        record.structured = asked.structured
         models, degraded = self._degrade(record, key, self._models(asked.model, key), asked)
         cap = self._cap(key, asked, degraded)
         lease = self._meter.admit(key, estimate(data)) if key is not None else None

@@ -26,6 +26,8 @@ _WRITTEN: Final = {route: "max_tokens" if "max_tokens" in names else names[0] fo
 _SAME_LIMIT: Final = frozenset(LIMIT_NAMES[CHAT])
 _WATCHED: Final = frozenset({"model", "stream"}.union(*LIMIT_NAMES.values()))
 _MOST: Final = 2**63 - 1
+_FREE: Final = re.compile(rb'\{\s*"type"\s*:\s*"text"')
+_BOUND: Final = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "ebnf")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_tokens_least: int | None = None
     max_tokens_name: str = ""
+    structured: bool = False  # the answer is bound to a schema or grammar
 
 
 class _Name:
@@ -82,6 +85,14 @@ def read_body(data: bytes, route: str, query: bytes = b"") -> Asked:
         max_tokens=most,
         max_tokens_least=least,
         max_tokens_name=name,
+        structured=_is_bound(fields),
+    )
+
+
+def _is_bound(fields: Fields) -> bool:
+    form = bytes(fields.get("response_format", b"null"))
+    return (form != b"null" and not _FREE.match(form)) or any(
+        bytes(fields.get(name, b"null")) not in (b"null", b"false") for name in _BOUND
     )
 
 

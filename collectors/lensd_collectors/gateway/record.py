@@ -64,6 +64,7 @@ class Record(msgspec.Struct, eq=False, kw_only=True):
     dispatched_model: str = ""  # as the engine was asked for it
     streaming: bool | None = None
     max_tokens: int | None = None
+    structured: bool | None = None
     rewritten: tuple[str, ...] = ()
     degraded: str = ""
     engine: str = ""

@@ -108,6 +108,7 @@ def progress_attributes(record: Record, now: int) -> Attributes:
         c.IS_STREAMING: record.streaming,
         c.SESSION_ID: record.session_id or None,
         c.MAX_TOKENS: record.max_tokens,
+        c.IS_STRUCTURED: record.structured or None,
         c.CLIENT_TIMEOUT_MS: record.client_timeout_ms,
         c.RESPONSE_ID: record.facts.response_id,
         c.BYTES_SENT: record.bytes_out,

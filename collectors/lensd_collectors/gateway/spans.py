@@ -110,7 +110,8 @@ def _request_form(record: Record) -> tuple[str, list[str]]:
     if scanner is not None:
         figures += (str(scanner.chunks), repr(record.max_gap / 1e6))
     has_rare = bool(
-        record.session_id or record.client_timeout_ms is not None or record.error_message or record.timeout_kind is not None
+        record.session_id or record.structured or record.client_timeout_ms is not None or record.error_message
+        or record.timeout_kind is not None
         or facts.queue_ms is not None or facts.prefill_ms is not None or facts.decode_ms is not None
     )  # fmt: skip
     if has_rare:
@@ -163,6 +164,7 @@ def _pairs_form(
 
 def _rare_attributes(record: Record) -> Attributes:
     return {
+        c.IS_STRUCTURED: record.structured or None,
         c.SESSION_ID: record.session_id or None,
         c.CLIENT_TIMEOUT_MS: record.client_timeout_ms,
         c.ERROR_MESSAGE: record.error_message or None,

@@ -1,5 +1,6 @@
 """Starts and ends of an engine as whoever runs it tells them: exit status, restarts, memory kills, as `lensd.engine.process` events."""
 
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -10,10 +11,13 @@ from lensd_collectors import conventions
 from lensd_collectors.export import Exporter
 from lensd_collectors.host.line import FOLLOWED, Standing
 from lensd_collectors.otlp import Value
+from lensd_collectors.scrub import scrub
 
 POLL_EVERY_S: Final = 5.0
 TIMEOUT_S: Final = 2.0
 SIGNALS: Final = 64
+MOST_NOTICES: Final = 256  # that are remembered
+NOTICE_AGE_NS: Final = 3600 * 1_000_000_000
 
 
 class UnavailableError(Exception):
@@ -31,6 +35,14 @@ class End(msgspec.Struct, frozen=True):
     oom_killed: bool | None = None
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """What the runner says besides, as its own tool words it: probes, and what they end."""
+
+    mark: str  # tells one notice from another, and from itself told again
+    text: str
+    at_ns: int = 0  # 0: not told
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """How it is with an engine at one instant."""
 
@@ -40,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     restarts: int | None = None  # by whoever runs it, of its own accord
     end: End | None = None  # of the run that ended last, where that is still known
+    notices: tuple[Notice, ...] = ()
 
 
 Ask = Callable[[], Run]
@@ -56,6 +69,7 @@ class LifeWatch:
     def __init__(self, ask: Ask, attributes: dict[str, str], exporter: Exporter, clock_ns: Callable[[], int]) -> None:
         self._ask, self._attributes, self._exporter, self._clock_ns = ask, attributes, exporter, clock_ns
         self._last: Run | None = None
+        self._noticed: deque[str] = deque(maxlen=MOST_NOTICES)
         self.standing = FOLLOWED
         self.ends = 0  # that were told
 
@@ -78,6 +92,22 @@ class LifeWatch:
             self._say("exited", ended.at_ns, run, pid=None if last is None else last.pid, end=ended)
         if run.running and (last is None or not last.running or last.began != run.began):
             self._say("running", 0 if last is None else run.began_ns, run, pid=run.pid)
+        for notice in run.notices:
+            self._pass_on(notice)
+
+    def _pass_on(self, notice: Notice) -> None:
+        """Once each, as a line of a log of its own; one of long ago tells nothing of the run that goes on."""
+        if notice.mark in self._noticed:
+            return
+        self._noticed.append(notice.mark)
+        now_ns = self._clock_ns()
+        at_ns = notice.at_ns or now_ns
+        if at_ns < now_ns - NOTICE_AGE_NS:
+            return
+        attributes: dict[str, Value | None] = {**self._attributes, conventions.ENGINE_KIND: "supervisor", conventions.LOG_FILE: "runner"}
+        self._exporter.event(
+            conventions.EVENT_ENGINE_LOG, at_ns=min(at_ns, now_ns), attributes=attributes, severity="info", body=scrub(notice.text)
+        )
 
     def _say(self, state: str, at_ns: int, run: Run, *, pid: int | None, end: End | None = None) -> None:
         attributes: dict[str, Value | None] = {

@@ -9,7 +9,7 @@ from lensd_collectors.read.delimited import Cells
 from lensd_collectors.read.gpu_columns import card, mig
 from lensd_collectors.rows import GpuSample, Instant, Row
 
-OF_PROCESS: Final = ("pid_used_bytes", "rss_bytes")
+OF_PROCESS: Final = ("pid_used_bytes", "rss_bytes", "cpu_share")
 LIMIT: Final = {"total_bytes"}  # beside a resident set: what of it there may be
 MOST_SUBJECTS: Final = 4096
 MOST_LISTED: Final = 32  # cards of a host; more is a loop that goes faster than its listings can be told apart

@@ -2,29 +2,35 @@
 
 import re
 from itertools import chain, islice
+from os import SEEK_CUR
 from pathlib import Path
 from typing import Final
 
 from lensd_collectors.dialects import Dialect, load
+from lensd_collectors.read.call_fields import is_key_of
 from lensd_collectors.read.engine_log import LONGEST_READ
 from lensd_collectors.read.exchange import MODEL
 from lensd_collectors.read.gpu_table import place_of
 from lensd_collectors.read.http_exchange import read_http
 from lensd_collectors.read.lines import unwrap
 from lensd_collectors.read.prometheus import metric_line
-from lensd_collectors.read.recognise import HEAD_BYTES, TABULAR, Kind, judge
+from lensd_collectors.read.recognise import HEAD_BYTES, LARGEST_DOCUMENT, TABULAR, Kind, judge, parts_of, text_lines
+from lensd_collectors.read.series import is_engine_key
 from lensd_collectors.read.settings import name_of
 from lensd_collectors.scrub import scrub, segments
 
 LONGEST_QUOTE: Final = 500
+BLOCK: Final = 1 << 20
 Span = tuple[int, int]
 
 _NOT_TEXT: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]+")
 _LISTED: Final = {  # a fact of `/v1/models` -> where its answer says so
     "served_model_name": re.compile(r"\\?\"id\\?\"\s*:\s*\\?\"[^\"\\]+\\?\""),
     "max_model_len": re.compile(r"max_model_len\\?\"\s*:\s*\d+"),
+    "max_position_embeddings": re.compile(r"\\?\"n_ctx_train\\?\"\s*:\s*\d+"),
 }
-_SPAN_ID: Final = re.compile(r'"(?:spanId|span_id)"\s*:\s*"')
+_KEY: Final = re.compile(r'"(?P<key>[\w.-]+)"\s*:\s*(?:"[^"]*"|[^\s,}\]]+)')
+_SPAN_ID: Final = re.compile(r'"(?:spanId|span_id|spanID|id)"\s*:\s*"')
 
 
 class CiteError(LookupError):
@@ -43,16 +49,24 @@ def quote(src: str, column: str, root: Path) -> tuple[str, str]:
     path = _file(name, root)
     line = int(number)
     with path.open("rb") as file:
-        kind, dialect = judge(file.read(HEAD_BYTES))
-    if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG):
-        raw = _line(path, line)
-        return cut(raw, _log_focus(raw, column, dialect)), f"{name}:{line}"
+        head = file.read(HEAD_BYTES)
+    kind, dialect = judge(head)
+    part = next((part for part in parts_of(path, head) if part.first <= line <= part.last), None)
+    if part is not None:
+        kind, dialect = part.kind, part.dialect
     if kind in TABULAR:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            line = place_of(islice(chain([""], lines), line - 1, None), line, column)
+        with path.open("rb") as file:
+            line = place_of(islice(chain([""], text_lines(file)), line - 1, None), line, column)
+    if kind not in (Kind.SPANS, Kind.PROMETHEUS, Kind.HTTP_EXCHANGE, Kind.NOTES, Kind.UNKNOWN):
         raw = _line(path, line)
-        return cut(raw, _named(raw, column)), f"{name}:{line}"
-    text = path.read_bytes().decode("utf-8", "replace")
+        focus = _log_focus(raw, column, dialect) if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) else None
+        focus = focus or _named(raw, column) or (_keyed(raw, column) if kind is Kind.CALLS else None)
+        return cut(raw, focus), f"{name}:{line}"
+    if part is not None:
+        text = part.text
+    else:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_DOCUMENT).decode("utf-8", "replace")
     if kind is Kind.SPANS:
         return _span_quote(text, line, column, name)
     return _document_quote(kind, text, line, column, name)
@@ -92,10 +106,21 @@ def _file(name: str, root: Path) -> Path:
 def _line(path: Path, number: int) -> str:
     """One line of a file of any size."""
     with path.open("rb") as file:
-        raw = next(islice(iter(file.readline, b""), number - 1, None), None)
-    if raw is None:
+        before = number - 1  # line ends still to be passed
+        while before and (block := file.read(BLOCK)):
+            ends = block.count(b"\n")
+            if ends < before:
+                before -= ends
+                continue
+            at = -1
+            for _ in range(before):
+                at = block.find(b"\n", at + 1)
+            file.seek(at + 1 - len(block), SEEK_CUR)
+            before = 0
+        raw = file.readline(LONGEST_READ)
+    if not raw:
         raise CiteError(f"{path.name} has no line {number}")
-    return raw[:LONGEST_READ].decode("utf-8", "replace")
+    return raw.decode("utf-8", "replace")
 
 
 def _log_focus(raw: str, column: str, dialect: Dialect | None) -> Span | None:
@@ -121,6 +146,14 @@ def _named(line: str, column: str) -> Span | None:
     return match.span() if match else None
 
 
+def _keyed(raw: str, column: str) -> Span | None:
+    """Where a record writes a key that means the column."""
+    for match in _KEY.finditer(raw):
+        if is_key_of(match["key"], column) or is_engine_key(match["key"], column):
+            return match.span()
+    return None
+
+
 def _document_quote(kind: Kind, text: str, line: int, column: str, name: str) -> tuple[str, str]:
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
@@ -128,7 +161,7 @@ def _document_quote(kind: Kind, text: str, line: int, column: str, name: str) ->
     focus = None
     if kind is Kind.PROMETHEUS:
         line = metric_line(lines, column, line) or line
-    elif kind is Kind.HTTP_EXCHANGE:
+    else:
         line = _exchange_line(text, line, column, name)
         pattern = MODEL if column == "model" else _LISTED.get(column)
         match = pattern.search(lines[line - 1]) if pattern else None

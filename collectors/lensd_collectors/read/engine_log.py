@@ -2,9 +2,10 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
@@ -12,6 +13,7 @@ from lensd_collectors.dialects import Dialect, EventPattern
 from lensd_collectors.read import life, settings
 from lensd_collectors.read.access_lines import AccessLines
 from lensd_collectors.read.lines import Clock, Pieces, Whole, dated, unwrap
+from lensd_collectors.read.served import BUFFER, LARGE, Served
 from lensd_collectors.read.settings import Origin
 from lensd_collectors.read.tracebacks import Loose, Part, Tracebacks, loose
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
@@ -183,22 +185,36 @@ class LineReader:
         row = EngineSample(seen_at=seen.at, seq=seen.number, engine=ranked(self._engine, match.groupdict().get("rank")), src=seen.src)
         for column, value in values.items():
             setattr(row, column, float(value) if isinstance(value, int | float) else None)
+        if row.running:
+            self._life.serves()
         return row
 
     def _points(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
         labels = {"engine": match["rank"]} if match.groupdict().get("rank") else {}
         text = msgspec.json.encode(labels).decode()
-        return [Point(seen_at=seen.at, name=name, labels=text, value=float(match[group]), src=seen.src) for name, group in pattern.points]
+        engine = ranked(self._engine, match.groupdict().get("rank"))
+        return [
+            Point(seen_at=seen.at, name=name, labels=text, value=float(match[group]), src=seen.src, engine=engine)
+            for name, group in pattern.points
+            if match[group] is not None
+        ]
 
     def _exchange(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> HttpExchange:
         values = {field.name: field.read(match) for field in pattern.fields}
         hop = pattern.sign or self._dialect.role.value
-        row = HttpExchange(seen_at=seen.at if not seen.guessed else None, engine=self._engine, hop=hop, src=seen.src)
-        seconds = values.pop("duration_s", None)
+        row = HttpExchange(seen_at=seen.at if seen.is_dated else None, engine=self._engine, hop=hop, src=seen.src)
+        began, at = values.pop("began", None), values.pop("at", None)
+        if isinstance(at, str):
+            row.seen_at = dated(at) or row.seen_at
         for column, value in values.items():
-            setattr(row, column, value)
-        if isinstance(seconds, float):
-            row.duration_ms = seconds * 1000
+            if value is not None and column.endswith("_s"):
+                column, value = f"{column.removesuffix('_s')}_ms", round(float(value) * 1000, 3)
+            if value is not None:
+                setattr(row, column, value)
+        started = dated(began) if isinstance(began, str) else None
+        if row.duration_ms is None:
+            both = started is not None and row.seen_at is not None
+            row.duration_ms = (row.seen_at - started) / 1000 if both else row.upstream_ms  # type: ignore[operator]
         return row
 
     def _config_facts(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
@@ -211,6 +227,11 @@ class LineReader:
             found = settings.READERS[form](match[group])
             values |= {name: value for name, value in found.items() if form == "dict" or name in self._dialect.settings}
         values = {name: value for name, value in values.items() if value is not None}
+        if pattern.into == "config_facts" and (pattern.sign or self._dialect.recognise.anywhere):  # of what does not start with the engine
+            return [
+                ConfigFact(seen_at=None, subject=pattern.sign or self._engine, name=name, value=value, src=seen.src, origin=Origin.FLAG)
+                for name, value in values.items()
+            ]
         given = pattern.name == ARGUMENTS
         if given:
             names = frozenset(values)
@@ -243,8 +264,8 @@ class LineReader:
         self._exact = (dated(own) if own else None) or outer
         if self._exact is not None:
             self._when = self._exact
-        elif date and time:
-            self._when = (date, time)
+        elif time:
+            self._when = (date or "", time)
 
     def _time(self, at_us: int | None) -> tuple[Instant | None, bool]:
         """When the present line was seen, and whether that is a guess: by its zone and year, or from the line before it."""
@@ -267,11 +288,12 @@ def _nothing_told() -> dict[str, deque[str]]:
 class _Seen:
     """Where and when a line was seen, worked out when a row asks."""
 
-    __slots__ = ("at", "guessed", "number", "process", "severity", "src")
+    __slots__ = ("at", "guessed", "is_dated", "number", "process", "severity", "src")
 
     def __init__(self, reader: LineReader, number: int, at_us: int | None, parts: Mapping[str, str | None]) -> None:
         self.number = number
         self.at, self.guessed = reader._time(at_us)
+        self.is_dated = not self.guessed or bool(parts.get("time"))  # the line itself says when, if not in which zone
         self.severity = (parts.get("level") or "info").lower()
         self.process = f"{parts.get('process')}/{parts.get('pid')}"
         self.src = reader._source(number, at_us is not None)
@@ -291,25 +313,59 @@ class LogRows(msgspec.Struct, frozen=True, kw_only=True):
     unread_lines: int
 
 
-def iter_log(path: Path, reader: LineReader) -> Iterator[list[Row]]:
+class Reader(Protocol):
+    """Turns lines into rows, as `LineReader` does."""
+
+    unread: int
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def instant(self) -> Instant | None: ...
+
+    def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]: ...
+
+    def rest(self, at_us: int | None = None) -> list[Row]: ...
+
+
+class Others(Protocol):
+    """Reads what the log's own dialect does not know."""
+
+    def read(self, line: str, number: int, at: Instant | None) -> list[Row] | None: ...
+
+
+def iter_log(source: Path | BinaryIO, reader: Reader, others: Others | None = None) -> Iterator[list[Row]]:
     """The rows of each line that has some, in constant memory whatever the file's size."""
     access = AccessLines(reader.path)
-    with path.open("rb") as file:
+    with source.open("rb", BUFFER) if isinstance(source, Path) else source as file:
+        served = Served() if isinstance(source, Path) and source.stat().st_size >= LARGE else None
         number = 0
         while line := file.readline(LONGEST_READ):
             number += 1
-            kind = access.kind(line)
-            rows = access.again(kind, number, reader.instant) if kind is not None else None
+            plain = access.parse(line)
+            rows = access.again(plain, number, reader.instant) if plain is not None else None
             if rows is None:
-                rows = reader.feed(line.decode("utf-8", "replace"), number=number, at_us=None)
-                if kind is not None:
-                    access.learn(kind, rows)
+                text, before = line.decode("utf-8", "replace"), reader.unread
+                rows = reader.feed(text, number=number, at_us=None)
+                if reader.unread > before and others is not None and (found := others.read(text, number, None)) is not None:
+                    rows, reader.unread = found, before
+                if plain is not None and access.learn(plain, rows) and served is not None:
+                    served.learn(plain.kind)
                 while not line.endswith(b"\n") and (line := file.readline(LONGEST_READ)):
                     pass  # the tail of an overlong line is no line of its own
+            elif served is not None and isinstance(file, BufferedReader):
+                number += served.skip(file)
             if rows:
                 yield rows
     if last := [*reader.rest(), *access.rest()]:
         yield last
+
+
+def clock_of(path: Path, reference_us: Instant | None) -> Clock:
+    """By an instant of another, dated artefact of the same incident, else by the file's last change."""
+    near = reference_us if reference_us is not None else Instant(path.stat().st_mtime_ns // 1000)
+    return Clock(near, dated=reference_us is not None)
 
 
 def read_log(
@@ -320,12 +376,21 @@ def read_log(
     engine: str | None = None,
     host: str | None = None,
     reference_us: Instant | None = None,
+    others: Others | None = None,
+    source: BinaryIO | None = None,
+    by: Callable[[Callable[[str | None], LineReader]], Reader] | None = None,
 ) -> LogRows:
-    """All rows of a log file. `name` is what `src` calls it; `reference_us` an instant of another, dated artefact of the same incident."""
-    dated = reference_us is not None
-    near = reference_us if reference_us is not None else Instant(path.stat().st_mtime_ns // 1000)
-    reader = LineReader(dialect, engine=engine, path=name or path.name, host=host, clock=Clock(near, dated=dated))
+    """All rows of a log file, or of the part of it that `source` gives. `name` is what `src` calls it.
+
+    `reference_us`: an instant of another, dated artefact of the same incident. `others` reads the lines that the dialect does not know.
+    `by`: makes the reader out of one for each engine.
+    """
+
+    def of(service: str | None) -> LineReader:
+        return LineReader(dialect, engine=service or engine, path=name or path.name, host=host, clock=clock_of(path, reference_us))
+
+    reader = by(of) if by is not None else of(None)
     rows: list[Row] = []
-    for some in iter_log(path, reader):
+    for some in iter_log(source or path, reader, others):
         rows += some
     return LogRows(rows=rows, unread_lines=reader.unread)

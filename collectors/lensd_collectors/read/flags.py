@@ -16,12 +16,23 @@ from lensd_collectors.read.settings import Origin
 from lensd_collectors.rows import ConfigFact, Instant, Row
 from lensd_collectors.scrub import is_placeholder, scrub
 
+_OBJECT: Final = re.compile(r"^\s*(\{)", re.MULTILINE)
 _ENVIRONMENT: Final = re.compile(
-    r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD)_\w+)[=:]\s*(?P<value>.+?)\s*$"
+    r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD|OLLAMA|SGLANG|TRTLLM|LLAMA_ARG)_\w+)[=:]\s*(?P<value>.+?)\s*$"
 )
+_ENV_ARRAY: Final = re.compile(r"^\s*\[\s*\"[A-Z][A-Z0-9_]*=.*\]\s*$")
+_ENV_ITEM: Final = re.compile(r"\"((?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD|OLLAMA|SGLANG|NVIDIA)_\w+)=([^\"]*)\"")
 _FLAG: Final = re.compile(r"^--?[A-Za-z][\w.-]*(?:=.*)?$", re.DOTALL)
-_PROGRAM: Final = re.compile(r"\bvllm\s+serve\b|\bapi_server\b|\bsglang\b|^\s*--\w")
+_PROGRAM: Final = re.compile(r"\bllama-server\b|\.gguf\b|\bvllm\s+serve\b|\bapi_server\b|\bsglang\b|^\s*--\w")
 _SHORT: Final = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-q": "quantization"}
+_LLAMACPP: Final = {
+    "-c": "ctx_size", "-np": "parallel", "-ngl": "n_gpu_layers", "-b": "batch_size", "-ub": "ubatch_size", "-m": "model", "-t": "threads",
+    "-fa": "flash_attn", "-ctk": "cache_type_k", "-ctv": "cache_type_v", "-ot": "override_tensor", "-n": "n_predict",
+}  # fmt: skip
+_ARRAY: Final = re.compile(r"\[\s*[\"'][^\"']*[\"']\s*,\s*[\"']")  # arguments as JSON, or YAML's flow, lists them
+_ARRAY_MARKS: Final = re.compile(r"[\[\]]|(?<=[\"']),")
+_LONE_FLAG: Final = re.compile(r"^(?P<indent>\s*)(?P<mark>- +)?[\"']?--?[A-Za-z][\w-]*[\"']?,?$")
+_LONE_VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<mark>- +)?(?:\"[^\"]*\"|'[^']*'|[^\s\"'\-:{\[#][^\s:]*),?$")
 LONGEST_COMMAND: Final = 32_768  # characters; what is longer was typed by nobody, and splitting it as a shell does would take minutes
 MODEL_KEYS: Final = (
     "max_position_embeddings", "model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim",
@@ -98,6 +109,11 @@ def _diff(lines: list[tuple[int, str]], *, name: str, engine: str | None) -> Fla
 
 
 def _settings(line: str) -> dict[str, str]:
+    if (array := _ENV_ARRAY.match(line)) is not None:
+        found: dict[str, str] = {}
+        for name, value in _ENV_ITEM.findall(array[0]):
+            found |= _variable(name, value)
+        return found
     variable = _ENVIRONMENT.match(line)
     if variable:
         return _variable(variable["name"], variable["value"].strip("'\""))
@@ -113,7 +129,7 @@ def _fact(name: str, value: str | None, engine: str | None, src: str, *, at: Ins
 def read_model_config(text: str, *, name: str, engine: str | None = None) -> FlagRows:
     """Facts of a model's config.json, its text model's where it has several."""
     try:
-        document = json.loads(text)
+        document = json.JSONDecoder().raw_decode(text, first.start(1) if (first := _OBJECT.search(text)) else 0)[0]
     except (ValueError, RecursionError):
         return FlagRows(rows=[], unread_lines=text.count("\n") + 1)
     if not isinstance(document, dict):
@@ -155,6 +171,10 @@ def _joined(text: str) -> list[tuple[int, str]]:
         line = line.rstrip("\r")
         if lines and lines[-1][1].endswith("\\"):
             lines[-1] = (lines[-1][0], lines[-1][1][:-1] + " " + line.strip())
+        elif (
+            lines and (flag := _LONE_FLAG.match(lines[-1][1])) and (value := _LONE_VALUE.match(line)) and flag["indent"] == value["indent"]
+        ):
+            lines[-1] = (lines[-1][0], lines[-1][1].rstrip(",") + " " + line.strip().removeprefix("- ").rstrip(","))
         else:
             lines.append((number, line))
     return lines
@@ -168,7 +188,10 @@ def _variable(name: str, value: str) -> dict[str, str]:
 
 
 def _command(line: str) -> dict[str, str]:
+    if _ARRAY.search(line):
+        line = _ARRAY_MARKS.sub(" ", line)
     words = _words(line)
+    short = {**_SHORT, **_LLAMACPP} if any(word.endswith(".gguf") or "llama-server" in word or word == "-ngl" for word in words) else _SHORT
     found: dict[str, str] = {}
     model = _served(words)
     if model:
@@ -177,14 +200,14 @@ def _command(line: str) -> dict[str, str]:
     while at < len(words):
         word = words[at]
         at += 1
-        if not _FLAG.match(word) or (not word.startswith("--") and word not in _SHORT):
+        if not _FLAG.match(word) or (not word.startswith("--") and word not in short):
             continue
         flag, _, value = word.partition("=")
         values = [value] if value else []
         while not value and at < len(words) and not _FLAG.match(words[at]):
             values.append(words[at])
             at += 1
-        key = _SHORT.get(flag) or settings.name_of(flag)
+        key = short.get(flag) or settings.name_of(flag)
         off = key.startswith("no_") and not values
         text = " ".join(values) or ("false" if off else "true")
         text = scrub(text) if not settings.is_secret(key) else text if is_placeholder(text) else "***"

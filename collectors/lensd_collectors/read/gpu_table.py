@@ -31,7 +31,10 @@ MOST_FORMS: Final = 100
 _PAIR: Final = re.compile(r"([A-Za-z_][\w.]*)\s?=\s?([^\s=,;]+(?: [KMGT]i?B\b)?)[,;]?")
 _QUERY: Final = re.compile(r"--query-(?:gpu|compute-apps)[= ](?P<names>[\w.,]+)")
 _COMMAND: Final = re.compile(r"\s*(?:[$#>]|\S+@\S+[#$])\s*\S|\s*(?:sudo |watch |kubectl exec )?.*\bnvidia-smi(?:\s+-|\s*$)")
-_LOST: Final = re.compile(r"Unable to determine the device handle for (?:GPU ?)?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<why>.+)")
+_LOST: Final = re.compile(
+    r"Unable to determine the device handle for (?:[Gg][Pp][Uu] ?)?(?:\d{1,2}: )?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<why>.+)"
+)
+_LISTED: Final = re.compile(r"GPU (?P<gpu>\d+): .+ \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)")  # nvidia-smi -L
 _DATE_LINE: Final = re.compile(r"(?:#|---|===|\[|date:?|top -|Timestamp *:|Every [\d.]+s: .*?:)?\s*(?P<at>.+?)\s*(?:\]|---|===|up .*)?")
 _UNITS: Final = re.compile(r"#\s*Idx\b.*|# *(?:YYYYMMDD|HH:MM:SS).*")
 _GENERIC: Final = {"gpu", "uuid", "pci", "pid"}
@@ -139,6 +142,8 @@ class TableReader:
             state = "lost" if "lost" in match["why"].lower() else "failing"
             gpu = self._cards.index_of(match["pci"])
             return [event(self._name, gpu, state, at=self._at, number=self._number, line=text, pci=match["pci"])]
+        if listed := _LISTED.fullmatch(text):
+            return self._cards.rows(Cells({}, {"gpu": listed["gpu"], "uuid": listed["uuid"]}, []), self._number, text, self._at)
         if _UNITS.fullmatch(text) or HEAD.fullmatch(text) or _COMMAND.match(text):
             return []
         return self._strays.read(text, self._number, self._at) if self._strays else None

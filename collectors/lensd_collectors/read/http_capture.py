@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lensd_collectors.read.answer_body import asked as request_of
+from lensd_collectors.read.answer_body import decoded, read_answer
 from lensd_collectors.read.error_body import read_error
 from lensd_collectors.read.exchange import MODEL, Exchange, HttpRows, finish, models_listed
 from lensd_collectors.rows import HttpExchange, Instant
@@ -29,7 +31,9 @@ def captures(text: str) -> Iterator[Capture]:
             return
         if isinstance(document, dict) and ("request" in document and "status" in document):
             yield document, text[at:end], text.count("\n", 0, at) + 1
-        elif isinstance(document, dict) and "resourceSpans" not in document and read_error(None, text[at:end]):
+        elif (
+            isinstance(document, dict) and "resourceSpans" not in document and (read_error(None, text[at:end]) or read_answer(text[at:end]))
+        ):
             yield {"body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1
         at = max(end, at + 1)
 
@@ -44,7 +48,7 @@ class _Captures:
             exchange = self._exchange(document, text, first_line)
             body = document.get("body")
             exchanges.append(exchange)
-            finish(exchange, body if isinstance(body, str) else json.dumps(body) if body else "")
+            finish(exchange, body if isinstance(body, str) else json.dumps(body, ensure_ascii=False) if body else "")
             if isinstance(body, str):
                 facts += models_listed(body, f"{self._name}:{exchange.body_line}", self._engine)
         return HttpRows(exchanges=exchanges, facts=facts, unread_lines=0)
@@ -53,7 +57,8 @@ class _Captures:
         request = document.get("request")
         request = request if isinstance(request, dict) else {}
         asked = request.get("body")
-        model = MODEL.search(asked) if isinstance(asked, str) else None
+        named = request_of(decoded(asked) or {}) if isinstance(asked, str) else request_of(asked) if isinstance(asked, dict) else {}
+        model = MODEL.search(asked) if isinstance(asked, str) and "model" not in named else None
         answered = _offset(text, "status", 0)
         places = {
             "status": first + text.count("\n", 0, answered),
@@ -68,7 +73,10 @@ class _Captures:
             seen_at=Instant(round(started * 1e6)) if started and 0 < started < 1e11 else None,
             request_id=headers.get("x-request-id"),
             engine=self._engine,
-            model=model["model"] if model else None,
+            model=model["model"] if model else named.get("model"),
+            max_tokens=named.get("max_tokens"),
+            streaming=named.get("streaming"),
+            structured=named.get("structured"),
             hop="client",
             method=_text(request.get("method")),
             path=(_text(request.get("path")) or "").partition("?")[0] or None,
@@ -79,7 +87,13 @@ class _Captures:
         length = headers.get("content-length", "")
         row.bytes = int(length) if length.isdigit() else None
         return Exchange(
-            row=row, places=places, body=[], body_lines=[], body_line=first + text.count("\n", 0, _offset(text, "body", answered))
+            row=row,
+            places=places,
+            body=[],
+            body_lines=[],
+            body_line=first + text.count("\n", 0, _offset(text, "body", answered)),
+            asked=[asked if isinstance(asked, str) else json.dumps(asked)] if asked else [],
+            asked_lines=[places["model"]] if asked else [],
         )
 
 

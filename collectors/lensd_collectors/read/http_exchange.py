@@ -1,55 +1,62 @@
-"""What people copied of a request and its answer (curl output, JSON captures, client tracebacks) → exchanges."""
+"""What people copied of requests and their answers (curl output, JSON captures, client logs and tracebacks) → exchanges."""
 
 import re
+from functools import cache
 from typing import Any, Final
 
-from lensd_collectors.dialects import FailurePattern, load
+from lensd_collectors.dialects import load
+from lensd_collectors.read import http_lines as forms
+from lensd_collectors.read.answer_body import decoded
+from lensd_collectors.read.call_fields import asked_of, exchange_of
+from lensd_collectors.read.copied import LONGEST, MOST_SETTINGS, Copied
 from lensd_collectors.read.error_body import shorten
-from lensd_collectors.read.exchange import MODEL, Exchange, HttpRows, finish, models_listed
+from lensd_collectors.read.exchange import Exchange, HttpRows, finish, joined
 from lensd_collectors.read.http_capture import captures, read_captures
-from lensd_collectors.rows import HttpExchange, Row
+from lensd_collectors.read.http_lines import CURL, STATUS
+from lensd_collectors.read.lines import Clock, dated, unwrap
+from lensd_collectors.read.settings import Origin
+from lensd_collectors.read.slots import read_slots
+from lensd_collectors.rows import ConfigFact, HttpExchange
 
-STATUS: Final = re.compile(r"^(?:< )?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b")
-REQUEST: Final = re.compile(r"^(?:> )?(?P<method>GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<target>(?:https?://|/|\$)\S*)")
-CURL: Final = re.compile(r"^\s*(?:[$#>%] ?)?curl\s")
-_TARGET: Final = re.compile(r"(?:https?://[^\s/'\"]+|\$\{?\w+\}?)(?P<path>/[^\s'\"?]*)")
-_NOISE: Final = re.compile(r"^(?:[*>](?: |$)|[{}] \[\d+ bytes data\])")  # curl -v speaking of itself
-_RESULT: Final = re.compile(r"-> (?P<status>\d{3}) in (?P<seconds>[\d.]+) ?s\b")
-_HEADER: Final = re.compile(r"^(?:< )?(?P<name>[A-Za-z][\w-]*): (?P<value>.*)$")
+__all__ = ["CURL", "STATUS", "read_http"]
+
 _CHAINED: Final = ("direct cause of the following exception", "During handling of the above exception")
-_BODY_LIMIT: Final = 64 * 1024
+_ID: Final = re.compile(r'"?[\w][\w./:-]{1,199}"?')
+_HEADING: Final = re.compile(r"(?:[ \t]*(?:#|//)[^\n]*\n|[ \t]*\n)+")  # what somebody wrote above the documents
+_GROUP: Final = re.compile(r"\(\?P<\w+>")
+_LONGEST_DATE: Final = 40
+_CLOSE: Final = 60  # lines between a call's own line and the traceback that tells of it once more
 
 
-def read_http(text: str, *, name: str, engine: str | None = None) -> HttpRows:
-    """All exchanges of a text or JSON capture; `places` of each say which line a column was read from."""
-    found = list(captures(text)) if text.lstrip()[:1] in ("{", "[") else []
+def read_http(text: str, *, name: str, engine: str | None = None, clock: Clock | None = None) -> HttpRows:
+    """All exchanges of a text or JSON capture; `places` of each say which line a column was read from. `clock`: of lines without a day."""
+    if '"is_processing"' in text and text.lstrip()[:1] == "[":
+        first = text[: len(text) - len(text.lstrip())].count("\n") + 1
+        slots = read_slots(text, engine=engine, src=f"{name}:{first}", number=first, at=None)
+        if slots:
+            return HttpRows(exchanges=[], facts=slots, unread_lines=0)
+    headed = _HEADING.match(text)
+    bare = "\n" * text.count("\n", 0, headed.end()) + text[headed.end() :] if headed else text
+    found = list(captures(bare)) if bare.lstrip()[:1] in ("{", "[") else []
     if found:
         return read_captures(found, name=name, engine=engine)
-    return _Text(name, engine).read(text)
+    return _Text(name, engine, clock or Clock(None)).read(text)
 
 
-class _Text:
+class _Text(Copied):
     """Walks copied text; a request line, a curl command or a status line begins something new."""
-
-    def __init__(self, name: str, engine: str | None) -> None:
-        self._name, self._engine = name, engine
-        client = load()["client"]
-        self._failures, self._limits = client.failures, client.limits
-        self._done: list[Exchange] = []
-        self._facts: list[Row] = []
-        self._request: dict[str, Any] = {}
-        self._request_places: dict[str, int] = {}
-        self._open: Exchange | None = None
-        self._failed: Exchange | None = None
-        self._chained = False
-        self._limit: tuple[float, int] | None = None
-        self._unread = 0
 
     def read(self, text: str) -> HttpRows:
         hints = []
         for number, raw in enumerate(text.split("\n"), 1):
-            line = raw.rstrip("\r")
-            hint = _first_ms(self._limits, line)
+            document = decoded(raw) if raw[:1] == "{" and len(raw) <= LONGEST and self._open is None else None
+            if document is not None and (told := self._strays.record(document, raw, number)):
+                self._facts += told
+                continue
+            whole = unwrap(raw)
+            self._at = whole.at or self._at
+            line = whole.text.partition("\n")[0]
+            hint = forms.first_ms(self._limits, line)
             if hint:
                 self._limit = (hint, number)
                 hints.append(self._limit)
@@ -59,125 +66,297 @@ class _Text:
             for one in self._done:
                 if one.row.status is None and one.row.limit_ms is None and "timeout" in (one.row.error_code or ""):
                     one.row.limit_ms, one.places["limit_ms"] = hints[0]
-        return HttpRows(exchanges=self._done, facts=self._facts, unread_lines=self._unread)
+        return HttpRows(exchanges=joined(self._done), facts=self._facts, unread_lines=self._unread)
 
     def _line(self, line: str, number: int, *, known: bool) -> None:
-        if match := STATUS.match(line):
-            return self._answer(int(match["status"]), number)
-        if (match := REQUEST.match(line)) or CURL.match(line):
+        if len(line) > LONGEST:
+            return self._long(line, number)
+        if self._command:
+            return self._continued(line)
+        self._setting(line, number)
+        if title := forms.TITLE.match(line):
             self._close()
-            return self._asked(line, number, match)
-        code, failure = next(((one.code, found) for one in self._failures if (found := one.regex.search(line))), (None, None))
-        if failure and code and not line[:1].isspace():
-            return self._failure(code, failure, line, number)
+            self._request, self._request_places = {}, {}
+            self._at = forms.instant_of(title["at"], self._clock) or self._at
+            if (match := forms.REQUEST.match(title["rest"])) is not None:
+                return self._titled(title["rest"], number, match)
+            if title["mark"] != "#":
+                return None
+        if match := STATUS.match(line):
+            return self._answer(int(match["status"]), number, match["rest"])
+        if (match := forms.REQUEST.match(line)) or CURL.match(line):
+            self._close()
+            self._asked(line, number, match)
+            if match and match["status"]:
+                self._answer(int(match["status"]), number, "")
+            return None
+        if match := forms.HEADING.match(line):
+            self._close()
+            self._asked(line, number, match)
+            return None
+        if forms.PROMPT.match(line):
+            self._close()
+            self._request, self._request_places = {}, {}
+            self._facts += self._strays.read(line, number, self._at, apart=True) or ()
+            return None
+        if self._streamed(line, number) or self._body_asked(line, number):
+            return None
+        if len(line) < _LONGEST_DATE and (day := dated(line.strip())) is not None:
+            self._at = day
+            return None
+        stamp = forms.STAMP.match(line)
+        self._at = (forms.instant_of(stamp["at"], self._clock) if stamp else None) or self._at
+        text = stamp["rest"] if stamp else line
+        if self._failed is not None and line.lstrip().startswith("code:"):
+            self._failed.places["error_code"] = number
+            return None
+        if (not line[:1].isspace() or forms.CAUSE.match(line)) and (self._access(text, number) or self._told(line, text, number)):
+            return None
         if any(words in line for words in _CHAINED):
             self._chained = True
-        elif match := _RESULT.search(line):
-            self._result(int(match["status"]), float(match["seconds"]) * 1000, number)
+        elif match := forms.RESULT.search(line):
+            self._result(number, status=int(match["status"]), duration_ms=float(match["seconds"]) * 1000)
+        elif written := self._write_out.read(line):
+            self._written(line, written, number)
+        elif self._remark(line, number) or self._took(line, number) or self._listed(line, number):
+            return None
         elif self._open:
             self._part(line, number)
         elif line.lstrip()[:1] in ("{", "[") and self._request:
-            self._answer(None, number)
+            self._answer(None, number, "")
             self._part(line, number)
         elif line.strip() and not known:
-            self._unread += 1
+            self._stray(line, number)
+        return None
 
-    def _asked(self, line: str, number: int, match: re.Match[str] | None) -> None:
-        target = _TARGET.search(line)
-        path = target["path"] if target else (match["target"].partition("?")[0] if match else None)
-        has_body = re.search(r"\s(?:-d|--data\S*|--json)[\s=]", line)
-        method = match["method"] if match else _option(line) or ("POST" if has_body else "GET")
-        self._request = {"method": method, "path": path}
-        self._request_places = {"method": number, "path": number}
-        self._keep_model(line, number)
+    def _remark(self, line: str, number: int) -> bool:
+        """Figures of the answer before, or of the failure after, that its recorder worked out."""
+        found = forms.remarks(line) if len(line) < 400 else {}
+        if not found:
+            return False
+        last = self._open or self._failed or (self._done[-1] if self._done and self._done[-1].row.status is not None else None)
+        if last is None or "before" in line:  # it comes before what it tells of
+            self._keep(found, number)
+            return True
+        for column, value in found.items():
+            if getattr(last.row, column) in (None, value) or column == "ttfb_ms":
+                setattr(last.row, column, value)
+                last.places[column] = number
+        return True
 
-    def _keep_model(self, line: str, number: int) -> None:
-        model = MODEL.search(line)
-        if model and self._request and "model" not in self._request:
-            self._request["model"] = model["model"]
-            self._request_places["model"] = number
+    def _listed(self, line: str, number: int) -> bool:
+        """A line of what jq made of `/v1/models`, or a heading above it that names the server."""
+        heading = forms.SERVER.match(line)
+        if heading:
+            self._server = heading["server"]
+            return False
+        if line[:1] in ("{", "[") and '"is_processing"' in line:
+            slots = read_slots(line, engine=self._engine, src=f"{self._name}:{number}", number=number, at=self._at)
+            self._facts += slots
+            return bool(slots)
+        document = decoded(line) if line[:1] == "{" and len(line) < 2000 else None
+        if document is not None and isinstance(document.get("count"), int) and "max_model_len" in document:  # `/tokenize`
+            self._keep({"path": "/tokenize"}, number)
+            self._result(number, status=200, prompt_tokens=document["count"], context_limit=document["max_model_len"])
+            return True
+        if document is not None and "id" not in document:
+            document = None
+        plain = _ID.fullmatch(line.strip()) if ".id" in self._asked_line and "/models" in self._asked_line else None
+        if plain is None and (
+            document is None
+            or not ("root" in document or "parent" in document or "max_model_len" in document or document.get("object") == "model")
+        ):
+            return False
+        name = plain[0].strip('"') if plain else str((document or {}).get("id"))
+        subject, src = self._server or self._engine, f"{self._name}:{number}"
+        self._facts.append(ConfigFact(subject=subject, name="served_model_name", value=name[:200], src=src, origin=Origin.EFFECTIVE))
+        if document is not None and isinstance(document.get("max_model_len"), int):
+            length = str(document["max_model_len"])
+            self._facts.append(ConfigFact(subject=subject, name="max_model_len", value=length, src=src, origin=Origin.EFFECTIVE))
+        if document is not None and document.get("parent"):
+            self._facts.append(ConfigFact(subject=subject, name="adapter", value=name[:200], src=src, origin=Origin.EFFECTIVE))
+        return True
 
-    def _new(self, number: int, **columns: Any) -> Exchange:
-        row = HttpExchange(engine=self._engine, hop="client", src=f"{self._name}:{number}")
-        for column, value in {**self._request, **columns}.items():
-            setattr(row, column, value)
-        return Exchange(row=row, places={**self._request_places, **dict.fromkeys(columns, number)}, body=[], body_lines=[])
+    def _titled(self, line: str, number: int, match: re.Match[str]) -> None:
+        """A call that a heading tells of, with who asked, and perhaps with how it was answered."""
+        self._asked(line, number, match)
+        if came := forms.CAME_FROM.search(line):
+            self._keep({"peer": came["peer"]}, number)
+            if came["status"]:
+                self._answer(int(came["status"]), number, "")
 
-    def _answer(self, status: int | None, number: int) -> None:
-        if status is not None and status < 200:
-            return
+    def _told(self, line: str, rest: str, number: int) -> bool:
+        """A line of a log or the last of a traceback that tells of one call."""
+        is_told = told_by_clients().search(line) is not None
+        said = next((found for one in self._statuses if (found := one.regex.search(line))), None) if is_told else None
+        if said is not None and int(said["status"]) >= 400:  # an answer, whatever its words say of a timeout
+            self._status(said, line, number)
+            return True
+        failures = self._failures if is_told else ()
+        code, failure = next(((one.code, found) for one in failures if (found := one.regex.search(line))), (None, None))
+        if failure and code:
+            self._failure(code, failure, line, number)
+            return True
+        if (data := forms.DATA.match(line)) and self._done and not self._open:
+            last = self._done[-1]
+            if last.row.error_message is None and (last.row.status or 0) >= 400:
+                last.body, last.body_lines, last.body_line = [forms.as_json(data["body"])], [number], number
+                finish(last, last.body[0])
+                return True
+        if said is not None:
+            self._status(said, line, number)
+            return True
+        if begun := forms.BEGINS.match(rest):
+            kept, places = self._request, self._request_places
+            self._asked(rest, number, begun)
+            self._request, self._request_places = {**kept, **self._request}, {**places, **self._request_places}
+            return True
+        row = self._pairs(rest, number)
+        if row is None:
+            return False
         self._close()
-        self._open = self._new(number, status=status)
+        row.seen_at = row.seen_at or self._at
+        row.status = 200 if row.status is None else row.status  # it tells why the answer ended
+        self._done.append(Exchange(row=row, places=self._merged, body=[], body_lines=[]))
+        self._merged = {}
+        return True
 
-    def _part(self, line: str, number: int) -> None:
-        """A header or a part of the body of the open answer."""
-        exchange = self._open
-        assert exchange is not None
-        header = None if exchange.in_body else _HEADER.match(line)
-        if header:
-            if header["name"].lower() == "x-request-id":
-                exchange.row.request_id = header["value"].strip()[:128]
-            return
-        if _NOISE.match(line):
-            return
-        text = line if exchange.in_body else re.sub("^<(?: |$)", "", line)
-        exchange.in_body = exchange.in_body or not text.strip() or text.lstrip()[:1] in ("{", "[", "d")
-        if text.strip() and sum(map(len, exchange.body)) < _BODY_LIMIT:
-            exchange.body_line = exchange.body_line or number
-            exchange.body.append(text)
-            exchange.body_lines.append(number)
+    def _access(self, rest: str, number: int) -> bool:
+        """A line of an access log of whatever form, known by status, method and path."""
+        match = forms.ACCESS.search(rest)
+        if match is None:
+            return False
+        pairs: dict[str, Any] = {
+            **forms.pairs_of(match["rest"]),
+            "status": int(match["status"] or match["code"]),
+            "method": match["method"] or match["verb"],
+            "path": match["path"] or match["target"],
+        }
+        if match["upstream"]:
+            pairs["upstream"] = match["upstream"]
+        hop = (
+            None
+            if "rt" in pairs or pairs.keys() & {"upstream_status", "peer", "client"} or ("upstream" in pairs and not match["upstream"])
+            else "client"
+        )
+        row = exchange_of(pairs, engine=self._engine, src=f"{self._name}:{number}", hop=hop or "proxy")
+        if row is None:
+            return False
+        row.seen_at = row.seen_at or self._at
+        row.duration_ms = row.duration_ms if row.duration_ms is not None else forms.took_ms(match["rest"])
+        self._close()
+        self._done.append(Exchange(row=row, places={}, body=[], body_lines=[]))
+        return True
+
+    def _pairs(self, rest: str, number: int) -> HttpExchange | None:
+        """The exchange that a line of pairs tells of; what it says of one that begins is kept for the lines that follow."""
+        pairs = forms.pairs_of(rest)
+        if len(pairs) < 2 and not any(value in self._begun for value in pairs.values()):
+            return None
+        row = exchange_of(pairs, engine=self._engine, src=f"{self._name}:{number}", hop="client", clock=self._clock)
+        key = next((pairs[one] for one in forms.CALL_IDS if one in pairs), None)
+        if key is not None and row is None and (begun := asked_of(pairs)) and "prompt_tokens" in begun:
+            if len(self._begun) < MOST_SETTINGS:
+                self._begun[key] = (begun, number)
+                if self._at is not None:
+                    self._begun_at[key] = self._at
+            return None
+        if key is not None and row is not None and key in self._begun:
+            self._merge(row, key)
+        if key is not None and row is None and key in self._begun and (first := forms.FIRST.search(rest)):
+            row = HttpExchange(engine=self._engine, hop="client", status=200, streaming=True, src=f"{self._name}:{number}")
+            row.ttfb_ms = float(first["v"]) * (1 if first["unit"] == "ms" else 1000)
+            self._merge(row, key)
+        if row is None and (begun := asked_of(pairs)) and "prompt_tokens" in begun:
+            self._request, self._request_places = begun, dict.fromkeys(begun, number)
+        return row
+
+    def _merge(self, row: HttpExchange, key: str) -> None:
+        """What was said of a call when it began."""
+        begun, number = self._begun[key]
+        for column, value in begun.items():
+            if getattr(row, column) is None:
+                setattr(row, column, value)
+        self._merged = dict.fromkeys(begun, number)
+
+    def _status(self, match: re.Match[str], line: str, number: int) -> None:
+        groups = match.groupdict()
+        status = int(groups["status"])
+        exchange = self._known_by(status, number) if self._in_traceback or not groups.get("path") else None
+        if exchange is None:
+            self._close(keep_request=True)
+            exchange = self._new(number, status=status)
+            self._done.append(exchange)
+        row = exchange.row
+        for column in ("method", "path", "upstream"):
+            if groups.get(column) and getattr(row, column) is None:
+                setattr(row, column, groups[column].partition("?")[0] or None)
+                exchange.places[column] = number
+        self._lasted(exchange, forms.took_ms(line), number)
+        body = forms.as_json(groups.get("body") or "")
+        exchange.body, exchange.body_lines, exchange.body_line = ([body], [number], number) if body else ([], [], 0)
+        if body:
+            finish(exchange, body)
+        elif groups.get("message") and row.error_message is None:
+            finish(exchange, f'{{"error": {{"message": {_quoted(groups["message"])}}}}}')
+            exchange.places |= dict.fromkeys(("error_message", "body_shape"), number)
+        self._in_traceback = False
+
+    def _lasted(self, exchange: Exchange, waited: float | None, number: int) -> None:
+        told, self._waited = self._waited, None
+        if waited is None and told is not None and number - told[1] <= _CLOSE:
+            waited, number = told
+        if waited is not None and exchange.row.duration_ms is None:
+            exchange.row.duration_ms, exchange.places["duration_ms"] = waited, number
+
+    def _known_by(self, status: int, number: int) -> Exchange | None:
+        """The exchange of which a line told just before, and now its traceback does."""
+        last = self._done[-1] if self._done and not self._open else None
+        if last is None or last.row.status != status or last.row.error_message is not None:
+            return None
+        return last if number - int((last.row.src or ":0").rpartition(":")[2]) <= _CLOSE else None
 
     def _failure(self, code: str, match: re.Match[str], line: str, number: int) -> None:
-        limit, waited = _ms(match, "limit"), _ms(match, "waited")
+        limit, waited = forms.ms_of(match, "limit"), forms.ms_of(match, "waited") or forms.took_ms(line)
         if self._failed and self._chained:  # httpcore's, httpx's and openai's word for one failure
             limit = limit or self._failed.row.limit_ms
+            waited = waited or self._failed.row.duration_ms
             self._failed = None
+        if self._open is not None and self._open.stream is not None:  # a stream that broke off
+            return self._broke_off(code, line, number)
         self._close(keep_request=True)
         exchange = self._new(number, error_code=code, error_message=shorten(line.strip()))
         if limit is not None:
             exchange.row.limit_ms, exchange.places["limit_ms"] = limit, number
         elif self._limit and "timeout" in code:
             exchange.row.limit_ms, exchange.places["limit_ms"] = self._limit
-        exchange.row.duration_ms = waited
+        pairs = forms.pairs_of(line) if self._begun else {}
+        key = next((pairs[one] for one in forms.CALL_IDS if pairs.get(one) in self._begun), None)
+        if key is not None:  # it told of the call when it began
+            self._merge(exchange.row, key)
+            exchange.places |= self._merged
+            began = self._begun_at.get(key)
+            if waited is None and began is not None and self._at is not None and self._at >= began:
+                waited = (self._at - began) / 1000
+        self._lasted(exchange, waited, number)
         self._failed, self._chained = exchange, False
-
-    def _result(self, status: int, duration_ms: float, number: int) -> None:
-        self._close(keep_request=True)
-        self._done.append(self._new(number, status=status, duration_ms=duration_ms))
-
-    def _close(self, *, keep_request: bool = False) -> None:
-        if self._failed:
-            self._done.append(self._failed)
-        if self._open:
-            body = "\n".join(self._open.body)
-            finish(self._open, body)
-            self._facts += models_listed(body, f"{self._name}:{self._open.body_line}", self._engine)
-            if self._open.row.status is not None or self._open.row.error_message:
-                self._done.append(self._open)
-            if not keep_request:
-                self._request, self._request_places = {}, {}
-        self._open = self._failed = None
-        self._chained = False
-
-
-def _first_ms(patterns: tuple[FailurePattern, ...], line: str) -> float | None:
-    return next((ms for one in patterns if (match := one.regex.search(line)) and (ms := _ms(match, "limit"))), None)
-
-
-def _ms(match: re.Match[str], what: str) -> float | None:
-    groups = match.groupdict()
-    if groups.get(f"{what}_ms"):
-        return float(groups[f"{what}_ms"])
-    return _seconds(groups.get(f"{what}_s"))
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return float(text) * 1000 if text else None
-    except ValueError:
         return None
 
+    def _broke_off(self, code: str, line: str, number: int) -> None:
+        assert self._open is not None
+        row = self._open.row
+        row.error_code, row.error_message = code, shorten(line.strip())
+        row.status = row.status or 200
+        self._open.places |= dict.fromkeys(("error_code", "error_message"), number)
+        self._close(keep_request=True)
 
-def _option(line: str) -> str | None:
-    match = re.search(r"\s(?:-X|--request)[ =]?([A-Z]+)\b", line)
-    return match[1] if match else None
+
+@cache
+def told_by_clients() -> re.Pattern[str]:
+    """Found in each line by which a client tells of a failure or a status."""
+    client = load()["client"]
+    return re.compile("|".join(f"(?:{_GROUP.sub('(?:', one.regex.pattern)})" for one in (*client.failures, *client.statuses)))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", " ") + '"'

@@ -42,6 +42,11 @@ class Life:
             case _:
                 return name
 
+    def serves(self) -> None:
+        """Requests run: whatever start was seen last has got through, though nothing of the log said so."""
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.READY
+
     def _started(self, sign: str | None) -> str | None:
         # One start prints several of its marks; the same mark again is another start, whose forerunner fell silently.
         # The engine core's mark follows the server's, and there is one for each core.

@@ -13,16 +13,23 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LATE: Final = timedelta(hours=36)  # a file copied between zones may be "older" than its last line
 _WRAPPERS: Final = re.compile(
     r"(?:\d{1,9}[:-](?=\(|INFO|WARNING|ERROR|DEBUG|CRITICAL|\[)"  # grep -n
+    r"|\d{1,4}: (?=[(\[A-Z]| {2}|[\w.]+(?:Error|Exception)\b)"  # srun --label
     r"|[\w.-]+ +\| "  # docker compose
+    r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
+    r"|[a-z0-9][\w.-]* [a-z0-9][\w.-]* (?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z )"  # stern
+    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) \S+ [\w.@-]+\[\d+\]: "  # journalctl -o short-iso
     r"|(?P<instant>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) "  # docker -t, kubectl --timestamps
     r"(?:(?P<stream>stdout|stderr) (?P<tag>[FP])(?::\S*)?(?: |$))?"  # CRI
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w.@-]+\[\d+\]: )"  # journald
 )
 
 
-_CTIME: Final = re.compile(r"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})")
+_CTIME: Final = re.compile(
+    r"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?:(?:UTC|GMT) )?(?P<year>\d{4})"
+)
+_MONTH_FIRST: Final = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2})")
 _WEB_TIME: Final = re.compile(
-    r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<hours>[+-]\d\d)(?P<minutes>\d\d)"
+    r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)(?: (?P<hours>[+-]\d\d)(?P<minutes>\d\d))?"
 )
 _TRTLLM_TIME: Final = re.compile(r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})-(?P<time>\d\d:\d\d:\d\d)")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -52,8 +59,8 @@ def unwrap(line: str) -> Unwrapped:
         match = _WRAPPERS.match(text)
         if match is None:
             break
-        if match["instant"]:
-            at = rfc3339(match["instant"]) or at
+        if match["instant"] or match["iso"]:
+            at = rfc3339(match["instant"] or match["iso"]) or at
         if match["stream"]:
             more, stream = match["tag"] == "P", match["stream"]
         text = text[match.end() :]
@@ -135,18 +142,23 @@ def rfc3339(text: str) -> Instant | None:
 
 def dated(text: str) -> Instant | None:
     """The instant that a line names with its year: RFC 3339, as web servers write it (`18/Nov/2026:10:00:05 +0000`), or
-    without a zone, as C's `ctime` does (`Wed Nov 18 10:00:05 2026`) and TensorRT-LLM's logger (`11/18/2026-10:00:05`)."""
+    without a zone, as C's `ctime` does (`Wed Nov 18 10:00:05 2026`), TensorRT-LLM (`11/18/2026-10:00:05`) and nginx's error log."""
     if (match := _CTIME.fullmatch(text)) and match["month"] in _MONTHS:
         return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{int(match['day']):02d}T{match['time']}")
     if "/" not in text:
         return rfc3339(text)
+    if text[4:5] == "/" and text[:4].isdigit():
+        return rfc3339(text.replace("/", "-", 2).replace(",", "."))
+    if text[4:5] == "/":  # nginx's error log
+        return rfc3339(text.replace("/", "-"))
     if match := _TRTLLM_TIME.fullmatch(text):
         return rfc3339(f"{match['year']}-{match['month']}-{match['day']}T{match['time']}")
     match = _WEB_TIME.fullmatch(text)
     if match is None or match["month"] not in _MONTHS:
         return None
     month = _MONTHS.index(match["month"]) + 1
-    return rfc3339(f"{match['year']}-{month:02d}-{match['day']}T{match['time']}{match['hours']}:{match['minutes']}")
+    zone = f"{match['hours']}:{match['minutes']}" if match["hours"] else "Z"
+    return rfc3339(f"{match['year']}-{month:02d}-{match['day']}T{match['time']}{zone}")
 
 
 def instant(at: datetime) -> Instant:
@@ -166,12 +178,23 @@ class Clock:
         self._last: tuple[str, str, Instant | None] = ("", "", None)
 
     def at(self, date: str, time: str) -> Instant | None:
-        """The instant of `MM-DD` or `YYYY-MM-DD` and `HH:MM:SS`."""
+        """The instant of `MM-DD` or `YYYY-MM-DD` and `HH:MM:SS`; without a date that of the day next to the reference, if that is dated."""
         if self._last[0] == date and self._last[1] == time:
             return self._last[2]
-        found = rfc3339(f"{date}T{time}") if len(date) == 10 else self._guess(date, time)
+        exact = time.replace(",", ".")
+        named = _MONTH_FIRST.fullmatch(date)
+        date = f"{_MONTHS.index(named['month']) + 1:02d}-{int(named['day']):02d}" if named and named["month"] in _MONTHS else date
+        found = rfc3339(f"{date.replace('/', '-')}T{exact}") if len(date) == 10 else self._guess(date, exact) if date else self._day(exact)
         self._last = (date, time, found)
         return found
+
+    def _day(self, time: str) -> Instant | None:
+        if self._near is None or not self._dated:
+            return None
+        near = self._near
+        at = rfc3339(f"{near.date().isoformat()}T{time}")
+        days = [] if at is None else [at + days * 86_400_000_000 for days in (-1, 0, 1)]
+        return Instant(min(days, key=lambda at: abs(at - instant(near)))) if days else None
 
     def _guess(self, date: str, time: str) -> Instant | None:
         if self._near is None:

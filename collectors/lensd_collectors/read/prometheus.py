@@ -9,9 +9,11 @@ import msgspec
 
 from lensd_collectors.dialects import Dialect, GpuTable, load
 from lensd_collectors.read import gpu_series
-from lensd_collectors.read.lines import rfc3339
+from lensd_collectors.read.engine_log import ranked
+from lensd_collectors.read.lines import Clock, rfc3339
 from lensd_collectors.read.samples import Series, engine_samples, group_of, picked
 from lensd_collectors.read.settings import name_of, origin_of, spelled
+from lensd_collectors.read.strays import Strays
 from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
 SAMPLE: Final = re.compile(
@@ -21,9 +23,15 @@ SAMPLE: Final = re.compile(
 )
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _META: Final = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
-_SCRAPED: Final = re.compile(r"^#\s*(?:scraped_at|scraped at|scrape time)[:=]?\s+(?P<at>\S+)", re.IGNORECASE)
+_SCRAPED: Final = re.compile(
+    r"^#(?!\s*(?:HELP|TYPE|UNIT|EOF)\b).*?(?:\b(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)|"
+    r"\b(?P<time>\d\d:\d\d:\d\d) (?P<date>\d{4}-\d\d-\d\d)\b)"
+)
+_HOUR: Final = re.compile(r"\b(?:at|@|time[:=]?) (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)\b")
+_ABOVE: Final = 8  # lines above a scrape's first series that speak of it
 _NAME_TIME: Final = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)[T_-](\d\d)[:-]?(\d\d)[:-]?(\d\d)(?!\d)")
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+_PREFIX: Final = re.compile(r"[A-Za-z0-9]*[:_]?")  # of a product's metrics: `vllm:`, `tgi_`
 _PARTS: Final = ("_bucket", "_sum", "_count")
 
 
@@ -49,7 +57,7 @@ def parse_line(line: str, number: int) -> Series | None:
 
 
 def scrapes(lines: Iterable[str]) -> Iterator[Scrape]:
-    """The scrapes of a text: a new one begins at a `# scraped_at` comment and where a series comes a second time."""
+    """The scrapes of a text: a new one begins at a comment that names an instant and where a series comes a second time."""
     at, series, seen = None, list[Series](), set[tuple[str, tuple[tuple[str, str], ...]]]()
     for number, line in enumerate(lines, 1):
         said = _SCRAPED.match(line)
@@ -59,7 +67,7 @@ def scrapes(lines: Iterable[str]) -> Iterator[Scrape]:
             yield Scrape(at, series)
             at, series, seen = None, [], set()
         if said:
-            at = rfc3339(said["at"])
+            at = rfc3339(said["at"] or f"{said['date']}T{said['time']}")
         if one and key:
             series.append(one)
             seen.add(key)
@@ -68,8 +76,12 @@ def scrapes(lines: Iterable[str]) -> Iterator[Scrape]:
         yield Scrape(at, series)
 
 
-def read_prometheus(text: str, *, name: str, engine: str | None = None, at_us: Instant | None = None) -> PrometheusRows:
+def read_prometheus(
+    text: str, *, name: str, engine: str | None = None, at_us: Instant | None = None, clock: Clock | None = None
+) -> PrometheusRows:
     """All rows of a text. A scrape's instant is what the text or the file name says, else `at_us`, else unknown.
+
+    `clock`: of a comment that names an hour and no day.
 
     The file's time of last change is not taken: copying a folder gives all its scrapes the same one, and rates over that are wrong.
     """
@@ -78,22 +90,35 @@ def read_prometheus(text: str, *, name: str, engine: str | None = None, at_us: I
     rows: list[Row] = []
     count = 0
     for seq, scrape in enumerate(scrapes(lines)):
-        at = scrape.at or (named if seq == 0 else None) or at_us
+        at = scrape.at or (named if seq == 0 else None) or at_us or _of_hour(lines, scrape, clock)
         count += len(scrape.series)
         for dialect in dialects_of(scrape.series):
             rows += engine_samples(dialect, scrape.series, engine=engine, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
-            rows += _points(dialect, scrape.series, at, name)
+            rows += _points(dialect, scrape.series, at, name, engine)
             rows += _facts(dialect, scrape.series, at, name, engine)
         for table in gpu_tables(scrape.series):
             rows += gpu_series.gpu_samples(table, scrape.series, host=None, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
+    strays = Strays(name, engine, clock=clock)
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#") and not _META.match(line):
+            rows += strays.read(line, number, None) or ()
     known = count + sum(1 for line in lines if not line.strip() or _META.match(line) or _SCRAPED.match(line))
     return PrometheusRows(rows=rows, series=count, unread_lines=len(lines) - known)
 
 
+def _of_hour(lines: Sequence[str], scrape: Scrape, clock: Clock | None) -> Instant | None:
+    """By a comment just above the scrape."""
+    first = scrape.series[0].line
+    for line in reversed(lines[max(0, first - _ABOVE) : first]):
+        if not _META.match(line) and line.startswith("#") and (match := _HOUR.search(line)):
+            return clock.at("", match["time"]) if clock is not None else None
+    return None
+
+
 def dialects_of(series: Iterable[Series]) -> list[Dialect]:
     """The engines whose metrics stand in a scrape."""
-    names = {one.name.split(":", 1)[0] + ":" for one in series if ":" in one.name}
-    return [dialect for dialect in load().values() if dialect.recognise.metric_prefix in names]
+    prefixes = {one.name[: _PREFIX.match(one.name).end()] for one in series}  # type: ignore[union-attr]
+    return [dialect for dialect in load().values() if dialect.recognise.metric_prefix in prefixes]
 
 
 def gpu_tables(series: Iterable[Series]) -> list[GpuTable]:
@@ -140,9 +165,10 @@ def metric_line(lines: Sequence[str], column: str, at_line: int) -> int | None:
     return None
 
 
-def _points(dialect: Dialect, series: list[Series], at: Instant | None, name: str) -> list[Row]:
+def _points(dialect: Dialect, series: list[Series], at: Instant | None, name: str, engine: str | None) -> list[Row]:
     histograms: dict[tuple[str, str], list[Series]] = {}
-    rows: list[Row] = []
+    rows: list[Point] = []
+    of_row: list[Series] = []
     for one in series:
         base = _base(one.name)
         if base in dialect.points:
@@ -151,9 +177,14 @@ def _points(dialect: Dialect, series: list[Series], at: Instant | None, name: st
         elif one.name in dialect.points and one.value == one.value:
             labels = msgspec.json.encode(dict(one.labels)).decode()
             rows.append(Point(seen_at=at, name=one.name, labels=labels, value=one.value, src=f"{name}:{one.line}"))
+            of_row.append(one)
     for (base, labels), parts in histograms.items():
         rows.append(_histogram(base, labels, parts, at, name))
-    return rows
+        of_row.append(parts[0])
+    for row, one in zip(rows, of_row, strict=True):
+        row.model, rank = group_of(dialect, one.labels)
+        row.engine = ranked(engine, rank)
+    return list(rows)
 
 
 def _histogram(base: str, labels: str, parts: list[Series], at: Instant | None, name: str) -> Point:

@@ -1,22 +1,30 @@
 """What a file is, told by its content alone, and all the rows it gives."""
 
+import io
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
-from lensd_collectors.read import engine_log, exchange, flags, gpu_table, http_exchange, json_lines, prometheus, spans
-from lensd_collectors.read.lines import unwrap
+from lensd_collectors.read import calls, engine_log, flags, gpu_table, http_exchange, json_lines, paper, perf_metrics, prometheus, spans
+from lensd_collectors.read.http_lines import ACCESS
+from lensd_collectors.read.lines import Clock, unwrap
+from lensd_collectors.read.services import Services, several
+from lensd_collectors.read.strays import Strays
+from lensd_collectors.read.stream import CHUNK, EVENT, HEADER, TIMED
 from lensd_collectors.rows import TABLES, Instant, Row
 
 HEAD_BYTES: Final = 64 * 1024
+LARGEST_TRANSCRIPT: Final = 4 << 20
+LARGEST_NOTES: Final = 1 << 20  # bytes; nobody writes more by hand
+LONGEST_SEEN: Final = 4000  # characters of a line by which it is told what it is
 TABLE_LINES: Final = 200  # in which a table must show itself
-LARGEST_DOCUMENT: Final = 256 << 20  # bytes of a file that must be held as a whole (scrapes, spans, exchanges)
+LARGEST_DOCUMENT: Final = 64 << 20  # bytes of a file that must be held as a whole (scrapes, spans, exchanges)
 
 
 class Kind(StrEnum):
@@ -29,6 +37,8 @@ class Kind(StrEnum):
     ACCESS_LOG = "access_log"
     GPU_CSV = "gpu_csv"
     PROCESS_TABLE = "process_table"
+    CALLS = "calls"
+    TIMINGS = "timings"
     NOTES = "notes"
     UNKNOWN = "unknown"
 
@@ -48,19 +58,18 @@ class FileRows(msgspec.Struct, frozen=True, kw_only=True):
 
 _GPU: Final = re.compile(r"^(?=.*\b(?:index|timestamp|name|uuid)\b)(?=.*\bmemory\.(?:used|free|total)|.*\butilization\.gpu)", re.IGNORECASE)
 _UVICORN: Final = re.compile(r'^(?:INFO|WARNING|ERROR): +\S+:\d+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
-_ACCESS: Final = re.compile(
-    r'^\[\d{4}-\d\d-\d\dT[^\]]+\] "[A-Z]+ '  # Envoy
-    r"|^(?:https?|h2|wss?|grpcs?) \d{4}-\d\d-\d\dT\S+ \S+ \S+:\d+ "  # AWS ALB
-    r'|^\S+ \S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:[^\]]+\] "'  # nginx, Apache
-    r"|client closed request \(499\)"
-)
+PROMPT: Final = re.compile(rb"^(?:\$|\S+@\S+[#$%]|\[\S+@\S+ [^\]]*\][#$]) +\S", re.MULTILINE)
+_PAPERS: Final = frozenset({Kind.HTTP_EXCHANGE, Kind.NOTES, Kind.UNKNOWN, Kind.FLAGS})
 _JSON: Final = re.compile(r'\s*(?:\{\s*["}]|\[\s*[\[{"\]])')
 _CONTAINER: Final = re.compile(r'"(?:OOMKilled|[Ee]xitCode)"\s*:')  # docker inspect, kubectl get -o json
+_ALERT: Final = re.compile(r'"alerts?"\s*:|"alertname"|"commonLabels"|"incident"\s*:')  # of a pager: what it says is measured elsewhere
+_CGROUP: Final = re.compile(r"^(?:anon|file|inactive_file|active_file|oom|oom_kill) \d+$")  # memory.stat, memory.events
 _DATED: Final = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _FLAGS: Final = re.compile(
     r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\blaunch_server\b"
     r"|(?:^|\s)--(?:model|max-model-len|served-model-name|max-num-seqs|tensor-parallel-size|gpu-memory-utilization)\b"
-    r"|^(?:export )?VLLM_\w+=",
+    r"|(?:^|\s|\")-(?:ngl|np)\b|\bllama-server\b.*\s-m\s|\"--[a-z][\w-]+\",\s*\""
+    r"|^(?:export |Environment=\"?|\[\")?(?:VLLM|OLLAMA|SGLANG)_\w+=",
     re.MULTILINE,
 )
 
@@ -79,35 +88,78 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     kind, dialect = judge(head)
-    if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) and dialect is not None:
-        log = engine_log.read_log(path, dialect, name=label, engine=engine, reference_us=reference_us)
-        return _file_rows(kind, log.rows, log.unread_lines, dialect.name)
-    if kind in TABULAR:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            table = gpu_table.read_gpu_table(lines, name=label, engine=engine)
-        return _file_rows(kind, table.rows, table.unread_lines, None)
-    if kind in (Kind.NOTES, Kind.UNKNOWN, Kind.ACCESS_LOG):
+    if b"\0" in head or (kind in (Kind.NOTES, Kind.UNKNOWN) and path.stat().st_size > LARGEST_NOTES):
         return _file_rows(kind, [], _count_lines(path), None)
+    parts = parts_of(path, head)
+    if not parts:
+        found = _read_as(kind, dialect, path, None, label, engine, reference_us)
+        return _file_rows(kind, found.rows, found.unread_lines, dialect.name if dialect is not None else None)
+    rows: list[Row] = []
+    unread = 0
+    for part in parts:
+        found = _read_as(part.kind, part.dialect, path, part.text, label, engine, reference_us)
+        rows += found.rows
+        unread += found.unread_lines
+    return _file_rows(kind, rows, unread, dialect.name if dialect is not None else None)
+
+
+def _several(path: Path, dialect: Dialect) -> bool:
     with path.open("rb") as file:
-        text = file.read(LARGEST_DOCUMENT).decode("utf-8", "replace")
-    found = _read_document(kind, text, label, engine)
-    return _file_rows(kind, found.rows, found.unread_lines, None)
+        return dialect.role is Role.ENGINE and several(file.read(HEAD_BYTES).decode("utf-8", "replace"), dialect)
 
 
-def _read_document(
-    kind: Kind, text: str, name: str, engine: str | None
-) -> prometheus.PrometheusRows | spans.SpanRows | flags.FlagRows | exchange.HttpRows:
+class Found(Protocol):
+    @property
+    def rows(self) -> list[Row]: ...
+    @property
+    def unread_lines(self) -> int: ...
+
+
+def _read_as(
+    kind: Kind, dialect: Dialect | None, path: Path, part: str | None, name: str, engine: str | None, reference_us: Instant | None
+) -> Found:
+    """The rows of a file, or of a part of it, whose lines stand where they stand in the file."""
+    if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) and dialect is not None:
+        strays = Strays(name, engine, but=dialect.name, clock=engine_log.clock_of(path, reference_us))
+        source = io.BytesIO(part.encode()) if part is not None else None
+        by = Services if _several(path, dialect) else None
+        return engine_log.read_log(path, dialect, name=name, engine=engine, reference_us=reference_us, others=strays, source=source, by=by)
+    if kind in TABULAR:
+        if part is not None:
+            return gpu_table.read_gpu_table(part.split("\n"), name=name, engine=engine)
+        with path.open("rb") as file:
+            return gpu_table.read_gpu_table(text_lines(file), name=name, engine=engine)
+    clock = engine_log.clock_of(path, reference_us)
+    if part is None:
+        with path.open("rb") as file:
+            part = file.read(LARGEST_DOCUMENT).decode("utf-8", "replace")
+    return _read_document(kind, part, name, engine, clock)
+
+
+def _read_document(kind: Kind, text: str, name: str, engine: str | None, clock: Clock) -> Found:
     match kind:
         case Kind.PROMETHEUS:
-            return prometheus.read_prometheus(text, name=name, engine=engine)
+            return prometheus.read_prometheus(text, name=name, engine=engine, clock=clock)
         case Kind.SPANS:
             return spans.read_spans(text, name=name, engine=engine)
-        case Kind.FLAGS:
-            return flags.read_flags(text, name=name, engine=engine)
         case Kind.MODEL_CONFIG:
             return flags.read_model_config(text, name=name, engine=engine)
+        case Kind.TIMINGS:
+            return perf_metrics.read_perf_metrics(text, name=name, engine=engine)
+        case Kind.CALLS:
+            return calls.read_calls(text, name=name, engine=engine, clock=clock)
+        case Kind.FLAGS:
+            return paper.read_settings(text, name=name, engine=engine, clock=clock)
         case _:
-            return http_exchange.read_http(text, name=name, engine=engine)
+            return http_exchange.read_http(text, name=name, engine=engine, clock=clock)
+
+
+def text_lines(file: BinaryIO) -> Iterator[str]:
+    """Lines, of an overlong one its beginning."""
+    while line := file.readline(engine_log.LONGEST_READ):
+        yield line.decode("utf-8", "replace")
+        while not line.endswith(b"\n") and (line := file.readline(engine_log.LONGEST_READ)):
+            pass
 
 
 def _file_rows(kind: Kind, rows: list[Row], unread: int, dialect: str | None) -> FileRows:
@@ -118,50 +170,114 @@ def _file_rows(kind: Kind, rows: list[Row], unread: int, dialect: str | None) ->
     return FileRows(kind=kind, dialect=dialect, rows=dict(tables), records=len(rows), unread_lines=unread)
 
 
+class Part(NamedTuple):
+    """A part of a file that is of another kind than the rest; `text` begins with as many empty lines as stand before it."""
+
+    kind: Kind
+    dialect: Dialect | None
+    first: int
+    last: int
+    text: str
+
+
+def parts_of(path: Path, head: bytes) -> list[Part]:
+    """The parts of a shell transcript whose commands print different things; empty for a file that is of one piece."""
+    if PROMPT.search(head) is None:
+        return []
+    with path.open("rb") as file:
+        whole = file.read(LARGEST_TRANSCRIPT + 1)
+    if len(whole) > LARGEST_TRANSCRIPT or b"\0" in whole:
+        return []
+    lines = whole.decode("utf-8", "replace").split("\n")
+    starts = [0, *(at for at, line in enumerate(lines) if at and PROMPT.match(line.encode()))]
+    kinds = [judge("\n".join(lines[at:end]).encode()) for at, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    kinds = [(Kind.HTTP_EXCHANGE, None) if kind in _PAPERS else (kind, dialect) for kind, dialect in kinds]
+    joined: list[tuple[Kind, Dialect | None, int, int]] = []
+    for (kind, dialect), first, end in zip(kinds, starts, [*starts[1:], len(lines)], strict=True):
+        if joined and joined[-1][:2] == (kind, dialect):
+            joined[-1] = (kind, dialect, joined[-1][2], end)
+        else:
+            joined.append((kind, dialect, first, end))
+    if len(joined) < 2:
+        return []
+    return [Part(kind, dialect, first + 1, end, "\n" * first + "\n".join(lines[first:end]) + "\n") for kind, dialect, first, end in joined]
+
+
 def judge(head: bytes) -> tuple[Kind, Dialect | None]:
     """Kind, and for a log the dialect it is in."""
     if not head.strip() or b"\0" in head:
         return Kind.UNKNOWN, None
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
-    if text.lstrip()[:1] in ("{", "[") and json_lines.read(text.lstrip().partition("\n")[0]) is None:
-        kind = _json_kind(text)
-        if kind is not None:
-            return kind, None
-        if _JSON.match(text):
-            return (Kind.ENGINE_LOG, load()["supervisor"]) if _CONTAINER.search(text) else (Kind.UNKNOWN, None)
-    lines = [line for raw in text.split("\n") for line in unwrap(raw).text.split("\n") if line.strip()]
+    first = next(
+        (line for line in text.split("\n") if line.strip() and not line.startswith(("#", "//")) and not PROMPT.match(line.encode())), ""
+    )
+    first = first if json_lines.read(first.strip()) is not None else unwrap(first).text
+    if (
+        first.lstrip()[:1] in ("{", "[")
+        and (json_lines.read(first.strip()) is None or calls.is_call(first))
+        and (kind := _json_kind(text, first)) is not None
+    ):
+        copied = kind is Kind.CALLS and any(
+            http_exchange.CURL.match(line) and not line.startswith("#") for line in text.split("\n", TABLE_LINES)[:TABLE_LINES]
+        )
+        return (Kind.HTTP_EXCHANGE if copied else kind), None
+    lines = [line[:LONGEST_SEEN] for raw in text.split("\n") for line in unwrap(raw).text.split("\n") if line.strip()]
     if any(_GPU.search(line) and "," in line for line in lines[:5]):
         return Kind.GPU_CSV, None
+    if sum(1 for line in lines if _CGROUP.match(line)) > 1:
+        return Kind.NOTES, None
     if _is_prometheus(lines):
         return Kind.PROMETHEUS, None
     subject = gpu_table.subject_of(lines[:TABLE_LINES])
     if subject is not None:
         return (Kind.GPU_CSV if subject is gpu_table.Subject.CARDS else Kind.PROCESS_TABLE), None
-    dialect = _log_dialect(lines)
+    if calls.is_table(lines):
+        return Kind.CALLS, None
+    dialect = load()["supervisor"] if _JSON.match(text) and _CONTAINER.search(text) else _log_dialect(lines)
     if dialect is not None:
         return (Kind.ENGINE_LOG if dialect.role is Role.ENGINE else Kind.ACCESS_LOG), dialect
+    if lines and 2 * sum(_UVICORN.match(line) is not None for line in lines) > len(lines):  # nothing but an access log
+        return Kind.ENGINE_LOG, load()["vllm"]
     if _is_exchange(lines):
         return Kind.HTTP_EXCHANGE, None
-    if any(_ACCESS.search(line) for line in lines[:50]):
-        return Kind.ACCESS_LOG, None
     if any(_UVICORN.match(line) for line in lines[:50]):
         return Kind.ENGINE_LOG, load()["vllm"]
-    if _FLAGS.search(text):
+    is_json = _JSON.match(text) is not None
+    is_settings = paper.is_settings(lines)
+    if not is_json and (is_settings or _FLAGS.search(text)):
         return Kind.FLAGS, None
+    if is_json and is_settings:
+        return Kind.FLAGS, None
+    if is_json:
+        return (Kind.NOTES if _ALERT.search(text) else Kind.UNKNOWN), None
     return (Kind.UNKNOWN if any(_DATED.match(line) for line in lines[:20]) or "\ufffd" in text else Kind.NOTES), None
 
 
-def _json_kind(text: str) -> Kind | None:
+def _json_kind(text: str, first: str) -> Kind | None:
 
     def has(*keys: str) -> bool:
         return all(re.search(rf'"{key}"\s*:', text) for key in keys)
 
-    if has("resourceSpans") or has("trace_id", "span_id"):
+    if (
+        has("resourceSpans")
+        or has("trace_id", "span_id")
+        or has("traceID", "spanID")
+        or has("traceId", "spanId")
+        or has("traceId", "localEndpoint")
+    ):
         return Kind.SPANS
+    if calls.is_call(first):
+        return Kind.CALLS
     if has("request", "method") and (has("status") or has("path")):
         return Kind.HTTP_EXCHANGE
     if any(has(key) for key in ("max_position_embeddings", "model_type", "num_hidden_layers", "architectures")):
         return Kind.MODEL_CONFIG
+    if has("perf_metrics", "timing_metrics"):
+        return Kind.TIMINGS
+    if has("n_ctx", "is_processing"):
+        return Kind.HTTP_EXCHANGE
+    if has("choices", "finish_reason") or has("done_reason", "eval_count") or has("generated_text", "details"):
+        return Kind.HTTP_EXCHANGE  # an answer alone
     if re.match(r'\s*\{\s*"(?:error|detail)"\s*:|\s*\{\s*"object"\s*:\s*"error"', text):
         return Kind.HTTP_EXCHANGE
     return None
@@ -187,10 +303,22 @@ def _log_dialect(lines: list[str]) -> Dialect | None:
 def _is_exchange(lines: list[str]) -> bool:
     if any(http_exchange.STATUS.match(line) or http_exchange.CURL.match(line) for line in lines):
         return True
-    return any(one.regex.search(line) for line in lines if not line[:1].isspace() for one in load()["client"].failures)
+    client = load()["client"]
+    told = (*client.failures, *client.statuses)
+    return any(one.regex.search(line) for line in lines if not line[:1].isspace() for one in told) or _is_told(lines[:TABLE_LINES])
+
+
+def _is_told(lines: list[str]) -> bool:
+    """Lines that tell of calls in pairs, or pieces of a stream."""
+    pieces = sum(1 for line in lines if CHUNK.match(line) or TIMED.match(line) or EVENT.match(line))
+    return (
+        pieces > 2
+        or any((head := HEADER.match(line)) and head["time"] for line in lines[:20])
+        or any(calls.is_pairs(line) or ACCESS.search(line) for line in lines)
+    )
 
 
 def _count_lines(path: Path) -> int:
-    """Lines that are not blank."""
+    """Line ends, by pieces: a file may have none."""
     with path.open("rb") as file:
-        return sum(1 for line in file if line.strip())
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) + 1

@@ -46,6 +46,10 @@ def engine_samples(
         if series.name in names:
             groups.setdefault(group_of(dialect, series.labels), []).append(series)
     shared = groups.pop((None, None), [])
+    for model, rank in [group for group in groups if None in group]:  # said of a model, or of a rank: of the first that it may mean
+        meant = next((one for one in groups if None not in one and (model in (None, one[0])) and (rank in (None, one[1]))), None)
+        if meant is not None:
+            groups[meant] += groups.pop((model, rank))
     if not groups and any(series.name != "process_start_time_seconds" for series in shared):
         groups[None, None] = []
     rows = []

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from lensd_collectors.conventions import REQUEST_ID
+from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.rows import Instant, Row, SpanRow
 
 _CONTENT: Final = re.compile(
@@ -18,7 +19,9 @@ _CONTENT: Final = re.compile(
     r"|llm\.(?:prompts|completions|input_messages|output_messages)|(?:input|output)\.value$|traceloop\.entity\."
     r"|http\.request\.header\.(?:authorization|cookie|x-api-key))"
 )
-_SPAN_ID: Final = re.compile(r'"(?:spanId|span_id)"\s*:\s*"([^"]+)"')
+_SPAN_ID: Final = re.compile(r'"(?:spanId|span_id|spanID|id)"\s*:\s*"([^"]+)"')
+_STARTS: Final = ("start_time", "startTime", "start", "start_time_unix_nano", "startTimeUnixNano", "timestamp")
+_ENDS: Final = ("end_time", "endTime", "end", "end_time_unix_nano", "endTimeUnixNano")
 _KINDS: Final = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 _OWN_FIELDS: Final = frozenset(
     (
@@ -54,8 +57,26 @@ def _rows(item: object, places: "_Places", engine: str | None) -> Iterator[SpanR
     inner = item if "resourceSpans" in item else body if isinstance(body, dict) and "resourceSpans" in body else None
     if inner is not None:
         yield from _otlp(inner, places, engine)
-    elif "trace_id" in item and "span_id" in item:
+    elif isinstance(item.get("data"), list):
+        for trace in _list(item["data"]):
+            processes = _mapping(trace.get("processes"))
+            for span in _list(trace.get("spans")):
+                yield _jaeger(span, processes, places, engine)
+    elif isinstance(item.get("spans"), list) and "resourceSpans" not in item:
+        for span in _list(item["spans"]):
+            yield from _rows({**{key: value for key, value in item.items() if key != "spans"}, **span}, places, engine)
+    elif "traceID" in item and "spanID" in item:
+        yield _jaeger(item, {}, places, engine)
+    elif "traceId" in item and "id" in item and "timestamp" in item:
+        yield _zipkin(item, places, engine)
+    elif "traceId" in item and "spanId" in item and isinstance(item.get("attributes"), list):
+        yield _otlp_span(item, _attributes(_mapping(item.get("resource")).get("attributes")), None, places, engine)
+    elif ("trace_id" in item and "span_id" in item) or ("traceId" in item and "spanId" in item):
         yield _plain(item, places, engine)
+    elif isinstance(context := item.get("context"), dict) and "span_id" in context:  # as OpenTelemetry's console exporter prints it
+        ids = {key: str(context.get(key, "")).removeprefix("0x") for key in ("trace_id", "span_id")}
+        parent = str(item.get("parent_id") or "").removeprefix("0x") or None
+        yield _plain({**item, **ids, "parent_id": parent}, places, engine)
 
 
 def _otlp(document: Mapping[str, Any], places: "_Places", engine: str | None) -> Iterator[SpanRow]:
@@ -95,24 +116,103 @@ def _otlp_span(span: Mapping[str, Any], resource: Mapping[str, Any], scope: str 
 
 def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None) -> SpanRow:
     """One object a span, with `duration_s` beside or among its attributes and no start."""
-    extra = {key: value for key, value in span.items() if key not in _OWN_FIELDS}
+    extra = {key: value for key, value in span.items() if key not in _OWN_FIELDS and not isinstance(value, dict | list)}
     attributes = _kept({**extra, **_mapping(span.get("attributes"))})
     seconds = attributes.get("duration_s")
+    resource = _mapping(span.get("resource"))
+    resource = _mapping(resource.get("attributes")) or resource
+    started, ended = _when(span, _STARTS), _when(span, _ENDS)
+    lasted = (ended - started) / 1e3 if started is not None and ended is not None else None
+    status = span.get("status")
+    if isinstance(status, dict):
+        status = status.get("status_code", status.get("code"))
     return SpanRow(
-        trace_id=_text(span["trace_id"]),
-        span_id=_text(span["span_id"]),
-        parent_span_id=_text(span.get("parent_span_id", span.get("parent_id"))),
+        trace_id=_text(span.get("trace_id", span.get("traceId"))),
+        span_id=_text(span.get("span_id", span.get("spanId"))),
+        parent_span_id=_text(span.get("parent_span_id", span.get("parent_id", span.get("parentSpanId")))) or None,
         name=_text(span.get("name")),
         kind=_kind(span.get("kind")),
-        service=_text(span.get("service.name", span.get("service"))),
+        service=_text(span.get("service.name", span.get("service"))) or _text(resource.get("service.name")),
         engine=engine,
         request_id=_request_id(attributes),
-        duration_ms=float(seconds) * 1000 if isinstance(seconds, int | float) else None,
-        status=_status(span.get("status")),
+        started_at=started,
+        ended_at=ended,
+        duration_ms=float(seconds) * 1000 if isinstance(seconds, int | float) else lasted,
+        status=_status(status),
         status_message=_text(span.get("status_message")),
         attributes=json.dumps(attributes, ensure_ascii=False) if attributes else None,
-        src=places.of(str(span["span_id"])),
+        src=places.of(str(span.get("span_id", span.get("spanId")))),
     )
+
+
+def _jaeger(span: Mapping[str, Any], processes: Mapping[str, Any], places: "_Places", engine: str | None) -> SpanRow:
+    """One span of Jaeger's JSON: microseconds, tags as a list, the service among the trace's processes."""
+    tags = {str(tag["key"]): tag.get("value") for tag in _list(span.get("tags")) if "key" in tag}
+    process = _mapping(span.get("process")) or _mapping(processes.get(str(span.get("processID"))))
+    parent = next(
+        (one.get("spanID") for one in _list(span.get("references")) if one.get("refType") == "CHILD_OF"), span.get("parentSpanID")
+    )
+    start, duration = _number(span.get("startTime")), _number(span.get("duration"))
+    attributes = _kept(tags)
+    return SpanRow(
+        trace_id=_hex(span.get("traceID"), 16),
+        span_id=_hex(span.get("spanID"), 8),
+        parent_span_id=_hex(parent, 8),
+        name=_text(span.get("operationName")),
+        kind=_kind(tags.get("span.kind")),
+        scope=_text(tags.get("otel.library.name")) or _text(tags.get("otel.scope.name")),
+        service=_text(process.get("serviceName")),
+        engine=engine,
+        request_id=_request_id(attributes),
+        started_at=Instant(round(start)) if start else None,
+        ended_at=Instant(round(start + duration)) if start and duration is not None else None,
+        duration_ms=duration / 1e3 if duration is not None else None,
+        status="error" if tags.get("error") in (True, "true") else _status(tags.get("otel.status_code")),
+        status_message=_text(tags.get("otel.status_description")),
+        attributes=json.dumps(attributes, ensure_ascii=False) if attributes else None,
+        src=places.of(str(span.get("spanID"))),
+    )
+
+
+def _zipkin(span: Mapping[str, Any], places: "_Places", engine: str | None) -> SpanRow:
+    """One span of Zipkin's JSON: microseconds, tags as an object."""
+    start, duration = _number(span.get("timestamp")), _number(span.get("duration"))
+    attributes = _kept(_mapping(span.get("tags")))
+    return SpanRow(
+        trace_id=_hex(span.get("traceId"), 16),
+        span_id=_hex(span.get("id"), 8),
+        parent_span_id=_hex(span.get("parentId"), 8),
+        name=_text(span.get("name")),
+        kind=_kind(span.get("kind")),
+        service=_text(_mapping(span.get("localEndpoint")).get("serviceName")),
+        engine=engine,
+        request_id=_request_id(attributes),
+        started_at=Instant(round(start)) if start else None,
+        ended_at=Instant(round(start + duration)) if start and duration is not None else None,
+        duration_ms=duration / 1e3 if duration is not None else None,
+        status="error" if "error" in attributes else None,
+        attributes=json.dumps(attributes, ensure_ascii=False) if attributes else None,
+        src=places.of(str(span.get("id"))),
+    )
+
+
+def _when(span: Mapping[str, Any], names: tuple[str, ...]) -> Instant | None:
+    """Of a plain list: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since the epoch, by their size."""
+    raw = next((span[name] for name in names if span.get(name) is not None), None)
+    number = _number(raw)
+    if number is not None:
+        factor = next((factor for least, factor in ((1e17, 1e-3), (1e14, 1.0), (1e11, 1e3), (1e8, 1e6)) if number >= least), None)
+        return Instant(round(number * factor)) if factor is not None and number < 1e20 else None
+    return rfc3339(raw) if isinstance(raw, str) else None
+
+
+def _number(raw: object) -> float | None:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        return None
+    try:
+        return float(raw)
+    except ValueError:
+        return None
 
 
 class _Places:

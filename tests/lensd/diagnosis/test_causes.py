@@ -89,15 +89,64 @@ def test_explains(cause, effect, expected):
     assert explains(finding("a", **{"explains": ("b",), **cause}), finding("b", **effect)) is expected
 
 
-def test_rank_puts_the_root_first_however_certain_the_effect():
-    ranked = rank([finding("b", confidence=Confidence.CERTAIN), finding("a", explains=("b",), confidence=Confidence.POSSIBLE)], {})
+def test_rank_puts_the_root_first_though_its_effect_is_more_certain():
+    ranked = rank([finding("b", confidence=Confidence.CERTAIN), finding("a", explains=("b",))], {})
     assert [(f.label, f.explained_by) for f in ranked] == [("a", None), ("b", "a")]
+
+
+def test_a_guess_explains_nothing_that_is_certain_save_what_names_no_cause_of_its_own():
+    found = [finding("b", confidence=Confidence.CERTAIN), finding("a", explains=("b",), confidence=Confidence.POSSIBLE)]
+    assert [(f.label, f.explained_by) for f in rank(found, {"b": book("b")})] == [("b", None), ("a", None)]
+    assert [(f.label, f.explained_by) for f in rank(found, {"b": book("b", precedence=0)})] == [("a", None), ("b", "a")]
 
 
 def test_rank_then_confidence_then_precedence_then_rank():
     books = {"a": book("a", precedence=0), "b": book("b"), "c": book("c"), "d": book("d")}
     found = [finding("a", rank=9), finding("b", rank=0.1), finding("c", rank=0.2), finding("d", confidence=Confidence.CERTAIN)]
     assert [f.label for f in rank(found, books)] == ["d", "c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"severity": Severity.CRITICAL}, {"rank": 0.9}),
+        ({"rank": 0.2}, {"rank": 0.1, "evidence": (Evidence(text="quoted", source="a:1#line"),)}),
+        ({"evidence": (Evidence(text="quoted", source="a:1#line"),)}, {"since_at": 9}),
+        ({"since_at": 9}, {"since_at": 5}),
+        ({"since_at": 9}, {}),
+    ],
+    ids=["worse", "holds more", "quoted", "later", "of a known hour"],
+)
+def test_of_two_roots_that_are_as_sure_the_weightier_comes_first_whatever_their_names(first, second):
+    for names in (("a", "b"), ("b", "a")):
+        found = [finding(names[1], **second), finding(names[0], **first)]
+        assert [f.label for f in rank(found, {})] == list(names)
+
+
+CHAIN = (
+    ("changed-limit", ("kv-too-small", "oom")),
+    ("oom", ("died",)),
+    ("died", ("failed-calls", "timeouts")),
+    ("timeouts", ("retries",)),
+    ("retries", ("line",)),
+)
+
+
+def test_a_whole_chain_hangs_under_its_first_link_in_whatever_order_it_was_found():
+    found = [finding(label, explains=explained, confidence=Confidence.CERTAIN) for label, explained in CHAIN[1:]]
+    found += [finding("line", confidence=Confidence.CERTAIN), finding(CHAIN[0][0], explains=CHAIN[0][1])]
+    for given in (found, found[::-1]):
+        ranked = rank(given, {})
+        assert {f.label: f.explained_by for f in ranked} == {
+            "changed-limit": None, "oom": "changed-limit", "died": "oom", "timeouts": "died", "retries": "timeouts", "line": "retries",
+        }  # fmt: skip
+        assert ranked[0].label == "changed-limit"
+
+
+def test_two_unrelated_roots_of_a_folder_are_both_said():
+    verdict = conclude(evaluation(finding("a", severity=Severity.CRITICAL), finding("b"), finding("c")), FILES).verdict
+    assert (verdict.label, verdict.cause) == ("a", "a it is; beside it, b and c")
+    assert conclude(evaluation(finding("a"), finding("b", confidence=Confidence.POSSIBLE)), FILES).verdict.cause == "a it is"
 
 
 def test_rank_names_the_best_of_several_causes_and_keeps_requests_apart():
@@ -190,8 +239,20 @@ def test_inconclusive_names_what_is_missing_and_first_what_a_rule_asked_for():
     assert (verdict.stage, verdict.severity) == ("decode", Severity.WARNING)
     conclusion = conclude(evaluation(unknown=[("a", lacking), ("b", asked)]), REQUEST)
     assert conclusion.verdict.cause == "could not tell, because this is missing: subjects.decision"
-    assert [(n.label, n.missing) for n in conclusion.not_evaluated] == [("a", lacking.missing), ("b", asked.missing)]
+    assert [(n.label, n.missing) for n in conclusion.not_evaluated] == [("b", asked.missing), ("a", lacking.missing)]
     assert "no rule fits" in conclude(evaluation(), REQUEST).verdict.cause
+
+
+def test_what_is_missing_is_named_by_what_it_would_tell():
+    """One thing that a rule with everything else lacks, before what many rules lack among others."""
+    books = {
+        "near": book("near", needs=("events.name", "engine_samples.running", "gpu_samples.util")),
+        **{name: book(name, needs=("points.value", "spans.name")) for name in ("far", "farther")},
+    }
+    much = Unknown(missing=("points.value", "spans.name"))
+    unknown = [("near", Unknown(missing=("gpu_samples.util",))), ("far", much), ("farther", much)]
+    verdict = conclude(evaluation(unknown=unknown, books=books), REQUEST).verdict
+    assert verdict.cause == "could not tell, because this is missing: gpu_samples.util, points.value, spans.name"
 
 
 def test_files_are_well_only_if_every_request_is():

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from one_store import evaluated
 
-from lensd.diagnosis.cases import cases_path, evaluate_case, fill, load_cases
+from lensd.diagnosis.cases import cases_path, load_cases
 from lensd.diagnosis.causes import conclude
 from lensd.diagnosis.evaluate import Fired
 from lensd.diagnosis.runbook import load
 from lensd.records import Subject
-from lensd.store.memory import MemoryStore
 
 BOOKS = load()
 FIRING = [
@@ -22,13 +22,7 @@ QUIET = [(book, case) for book in BOOKS.values() for case in load_cases(cases_pa
 
 
 def together(rows):
-    store = MemoryStore()
-    try:
-        keys, bounds = fill(store, rows)
-        with store.cursor() as cursor:
-            return evaluate_case(cursor, BOOKS.values(), keys, bounds)
-    finally:
-        store.close()
+    return evaluated(rows, BOOKS.values())
 
 
 @pytest.mark.parametrize(("book", "case"), FIRING, ids=[f"{book.id}: {case.case}" for book, case in FIRING])

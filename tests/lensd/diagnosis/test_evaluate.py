@@ -1,6 +1,6 @@
 """Three outcomes, each request on its own, and nothing a runbook does ends the evaluation."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from runbook_files import FRONT, SQL, write
@@ -245,3 +245,83 @@ def test_nothing_is_left_on_the_cursor(store, tmp_path):
         left = cursor.execute("select table_name from information_schema.tables where table_catalog = 'temp'").fetchall()
     assert left == []
     assert "subjects" in PUBLIC
+
+
+STIRRED = WINDOW + "stirs: {engine_samples: bool_or(waiting > 0), events: bool_or(name = 'x')}\n"
+ALWAYS = "select engine, 1 as n, $least_ms as x from engine_samples, (select $from, $to)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked"),
+    [
+        ({"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}]}, False),
+        ({"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 20}]}, True),
+        ({"engine_samples": [{"engine": "e0", "waiting": 20}]}, True),  # of no known time
+        ({"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}], "events": [{"seen_at": AT, "name": "x"}]}, True),
+        (
+            {
+                "engine_samples": [
+                    {"seen_at": AT, "engine": "e0", "waiting": 0},
+                    {"seen_at": "2026-11-16 07:00:00", "engine": "e0", "waiting": 20},
+                ]
+            },
+            False,
+        ),
+    ],
+    ids=["no sign", "a sign", "undated", "the other sign", "before its time"],
+)
+def test_a_window_rule_is_asked_only_where_one_of_its_signs_is_there(store, tmp_path, rows, asked):
+    book = parse(write(tmp_path, front=STIRRED, sql=ALWAYS))
+    end = microseconds(datetime(2026, 11, 16, 9, 1))
+    [result] = judge(store, rows, book, from_us=None, to_us=end, keys=None).results
+    assert (isinstance(result.of(None), Fired), isinstance(result.of(None), Quiet)) == (asked, not asked)
+
+
+def test_a_sign_that_cannot_be_looked_for_leaves_the_rule_asked_and_the_others_signs_as_they_are(store, tmp_path):
+    broken = parse(write(tmp_path, "broken", front=WINDOW + 'stirs: {engine_samples: "bool_or(wating > 0)"}\n', sql=ALWAYS))
+    sound = parse(write(tmp_path, "sound", front=STIRRED, sql=ALWAYS))
+    rows = {"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}]}
+    assert [type(result.of(None)) for result in judge(store, rows, broken, sound, keys=None).results] == [Fired, Quiet]
+
+
+def test_a_window_rule_that_lacks_what_it_needs_is_unknown_whatever_would_stir_it(store, tmp_path):
+    book = parse(write(tmp_path, front=STIRRED, sql=WINDOW_SQL))
+    [result] = judge(store, {"engine_samples": [{"seen_at": AT, "engine": "e0", "running": 1}]}, book, keys=None).results
+    assert result.of(None) == Unknown(missing=("engine_samples.waiting",))
+
+
+SLIP = {"outcome": "refused", "status": 401, "started_at": "2026-11-16 09:00:00", "peer": "10.0.0.9", "src": "a.log:1"}
+MANY = [{"hop": "proxy", "method": "POST", "status": 200, "seen_at": "2026-11-16 08:00:00", "src": f"b.log:{n}"} for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("after", "others", "undated", "is_over"),
+    [
+        ({"seen_at": "2026-11-16 09:00:20", "peer": "10.0.0.9"}, MANY, True, True),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": None}, MANY, True, True),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": "10.0.0.7"}, MANY, True, False),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": None, "src": "c.log:2"}, MANY, True, False),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": None, "hop": "gateway"}, MANY, True, False),
+        ({"seen_at": "2026-11-16 09:05:00", "peer": "10.0.0.9"}, MANY, True, False),
+        ({"seen_at": "2026-11-16 08:59:50", "peer": "10.0.0.9"}, MANY, True, False),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": "10.0.0.9", "status": 403}, MANY, True, False),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": "10.0.0.9"}, [], True, False),
+        ({"seen_at": "2026-11-16 09:00:20", "peer": "10.0.0.9"}, MANY, False, False),
+    ],
+    ids=[
+        "served",
+        "no address",
+        "another caller",
+        "another transcript",
+        "somebody of a gateway's log",
+        "late",
+        "before",
+        "refused again",
+        "hardly anybody",
+        "live",
+    ],
+)
+def test_a_slip_that_its_caller_put_right_at_once_is_over_in_files(store, tmp_path, after, others, undated, is_over):
+    call = {"hop": "client", "method": "POST", "status": 200, "src": "a.log:2", **after}
+    rows = {"subjects": [{"request_id": "r", **SLIP}], "http_exchanges": [call, *others]}
+    assert judge(store, rows, undated=undated).put_right == (frozenset({"r"}) if is_over else frozenset())

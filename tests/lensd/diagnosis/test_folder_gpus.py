@@ -61,3 +61,9 @@ def test_a_card_at_work_alone_is_no_incident(tmp_path: Path) -> None:
     found = triage([tmp_path], load(), {}, Limits())
     assert [finding.label for finding in found.findings if finding.kind != "negative"] == []
     assert found.verdict.label in ("inconclusive", "no-incident")
+
+
+def test_a_log_of_an_unknown_kind_is_not_understood_and_a_ticket_is_written_by_hand(tmp_path: Path) -> None:
+    lines = "".join(f"2026-11-06 07:44:0{n}.310  INFO 1 --- [pool-1] o.e.Job : item {n} looked at again\n" for n in range(5))
+    found = folder(tmp_path, job_log=lines, ticket_txt="the rule asks for a rank failure\nno Xid in dmesg, four cards at 60 %\n")
+    assert found.not_understood == ("job.log",)

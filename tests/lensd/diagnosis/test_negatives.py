@@ -1,12 +1,14 @@
 """Health is said on grounds of its own, never on somebody else's, and not where something beside the requests looks ill."""
 
+import msgspec
 import pytest
 from test_causes import FILES, REQUEST, book, evaluation, finding, judged
 
 from lensd.diagnosis.cases import fill
 from lensd.diagnosis.causes import conclude
-from lensd.diagnosis.doubts import doubts
-from lensd.diagnosis.evaluate import Unknown
+from lensd.diagnosis.doubts import IDS, doubt, doubts
+from lensd.diagnosis.evaluate import Evaluation, Result, Unknown
+from lensd.diagnosis.runbook import load
 from lensd.store.memory import MemoryStore
 
 WELL = finding("no-incident", kind="negative", request_id="r", stage="none")
@@ -35,9 +37,52 @@ def test_a_rule_that_asks_for_more_about_it_stands_against_it():
 
 
 def test_a_doubt_is_named_instead_of_health():
-    verdict = conclusion(WELL, subjects=[judged(outcome="ok")], subject=FILES, given=("errors are logged (engine.log:9)",))
+    verdict = conclusion(WELL, subjects=[judged(outcome="ok")], subject=FILES, given=(doubt("errors-logged", ["engine.log:9"]),))
     assert verdict.label == "inconclusive"
-    assert verdict.cause == "could not tell: the requests seen were served, but errors are logged (engine.log:9)"
+    assert verdict.cause == "could not tell: what was served was served well, but errors are logged (engine.log:9)"
+
+
+CALM = finding("odd@window", kind="negative", request_id=None, stage="none", rank=0.5)
+ACCOUNTING = {**BOOKS, "odd@window": book("odd@window", kind="negative", scope="window", accounts_for=("requests-wait", "callers-left"))}
+
+
+def accounted(*findings, subjects=(), given=(), unknown=()):
+    found = evaluation(*findings, books=ACCOUNTING, subjects=list(subjects))
+    if unknown:
+        named = Result(runbook=book("curious@window", scope="window"), window_unknown=unknown)
+        found = Evaluation(results=(*found.results, named), subjects=found.subjects)
+    return conclude(found, FILES, [doubt(name) for name in given]).verdict
+
+
+def test_a_negative_of_the_window_answers_for_the_doubts_it_names_and_for_no_other():
+    assert accounted(CALM, given=["requests-wait"]).label == "odd"
+    assert "errors are logged" in accounted(CALM, given=["requests-wait", "errors-logged"]).cause
+    assert accounted(WELL, subjects=[judged(outcome="ok")], given=["requests-wait"]).label == "inconclusive"
+
+
+def test_requests_without_grounds_of_their_own_are_doubts_too():
+    served, left, failed = judged(outcome="ok"), judged(request_id="q", outcome="caller_gone"), judged(request_id="f", outcome="failed")
+    assert accounted(CALM, WELL, subjects=[served, left]).label == "odd"
+    assert "requests were not served (f)" in accounted(CALM, WELL, subjects=[served, left, failed]).cause
+    assert "callers left before their answer was whole (q)" in accounted(WELL, subjects=[served, left]).cause
+
+
+def test_of_two_negatives_the_one_that_says_more_is_the_verdict():
+    weightier = msgspec.structs.replace(WELL, rank=0.9)
+    assert accounted(CALM, WELL, subjects=[judged(outcome="ok")]).label == "odd"
+    assert accounted(CALM, weightier, subjects=[judged(outcome="ok")]).label == "no-incident"
+
+
+def test_a_rule_that_saw_something_in_the_window_and_asks_stands_against_a_negative_of_files():
+    assert accounted(CALM, unknown=Unknown(missing=("events.name",))).label == "odd"
+    assert accounted(CALM, unknown=Unknown(missing=("events.name",), pointed=True)).label == "inconclusive"
+
+
+def test_what_the_built_in_negatives_account_for_exists_and_is_theirs_alone():
+    named = [name for one in load().values() for name in one.accounts_for]
+    assert set(named) <= IDS
+    assert {one.kind for one in load().values() if one.accounts_for} == {"negative"}
+    assert len(named) == len(set(named))
 
 
 AT = "2026-11-18 10:00:00"
@@ -49,7 +94,16 @@ LATER = "2026-11-18 10:01:00"
     [
         ({"events": [{"name": "engine.log.error", "severity": "error", "src": "e:1"}]}, ("errors are logged (e:1)",)),
         ({"events": [{"name": "engine.ready", "severity": "info", "src": "e:1"}]}, ()),
-        ({"http_exchanges": [{"status": 503, "src": "h:1"}, {"status": 200, "src": "h:2"}]}, ("calls were answered with an error (h:1)",)),
+        ({"http_exchanges": [{"status": 404, "src": "h:1"}, {"status": 200, "src": "h:2"}]}, ("calls were answered with an error (h:1)",)),
+        ({"http_exchanges": [{"status": 503, "src": "h:1"}, {"status": 200, "src": "h:2"}]}, ("calls failed (h:1)",)),
+        ({"http_exchanges": [{"error_code": "read_timeout", "src": "h:1"}]}, ("calls failed (h:1)",)),
+        ({"http_exchanges": [{"status": 499, "src": "h:1"}]}, ("callers left before their answer was whole (h:1)",)),
+        (
+            {"events": [{"name": "container.oom_killed", "severity": "critical", "src": "e:1"}]},
+            ("containers were killed or ended badly (e:1)",),
+        ),
+        ({"gpu_samples": [{"gpu": "0", "xid": 79, "src": "g:1"}]}, ("a device reports faults (g:1)",)),
+        ({"engine_samples": [{"running": 3, "waiting": 1, "waiting_deferred": 1, "src": "m:1"}]}, ()),
         ({"engine_samples": [{"running": 3, "waiting": 1, "src": "m:1"}]}, ("requests wait (m:1)",)),
         (
             {"engine_samples": [{"running": 0, "waiting": 0, "kv_usage": 0.9, "src": "m:1"}]},
@@ -82,6 +136,6 @@ def test_what_speaks_against_health(rows, found):
     try:
         fill(store, rows)
         with store.cursor() as cursor:
-            assert doubts(cursor) == found
+            assert tuple(map(str, doubts(cursor))) == found
     finally:
         store.close()

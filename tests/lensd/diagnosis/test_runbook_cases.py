@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from one_store import one_store
 from runbook_files import CASES, write
 
 from lensd.diagnosis.cases import cases_path, load_cases, run_case, run_folders
@@ -15,7 +16,7 @@ ALL = [(book, case) for book in BOOKS.values() for case in load_cases(cases_path
 
 @pytest.mark.parametrize(("book", "case"), ALL, ids=[f"{book.id}: {case.case}" for book, case in ALL])
 def test_built_in_case(book, case):
-    assert run_case(book, case).why == ""
+    assert run_case(book, case, one_store()).why == ""
 
 
 def test_run_folders_runs_users_cases_too(tmp_path):

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from one_store import evaluated
 
-from lensd.diagnosis.cases import cases_path, evaluate_case, fill, load_cases
+from lensd.diagnosis.cases import cases_path, load_cases
 from lensd.diagnosis.causes import Conclusion, conclude
 from lensd.diagnosis.runbook import load
 from lensd.records import Subject
-from lensd.store.memory import MemoryStore
 
 BOOKS = load()
 OF_WINDOWS = [
@@ -23,13 +23,7 @@ ONE = Subject(kind="request", request_id="r")
 
 
 def concluded(rows, subject=FILES) -> Conclusion:
-    store = MemoryStore(memory_limit="256MiB")
-    try:
-        keys, bounds = fill(store, rows)
-        with store.cursor() as cursor:
-            return conclude(evaluate_case(cursor, BOOKS.values(), keys, bounds), subject)
-    finally:
-        store.close()
+    return conclude(evaluated(rows, BOOKS.values()), subject)
 
 
 def scrapes(*readings, every_s=15):
@@ -62,7 +56,7 @@ LINED_UP = scrapes(*({"running": 4, "waiting": 9 + n, "generation_tokens_total":
 WORKING = scrapes(
     *(
         {"running": 60 + n % 3, "waiting": n % 2, "kv_usage": 0.98, "generation_tokens_total": 9000 * n, "finished_total": 90 * n}
-        for n in range(8)
+        for n in range(9)
     )
 )
 HELD = {"request_id": "r", "engine": "e0", "model": "tiny", "started_at": "2026-11-20 10:00:20", "src": "span:1"}
@@ -82,13 +76,13 @@ def test_all_rules_together_name_one_cause_of_what_a_window_shows(book, case):
         (STALLED, "engine-silent-stall"),
         (THRASHING, "kv-preemption-thrash"),
         (LINED_UP, "queue-saturation"),
-        (WORKING, "inconclusive"),  # nothing is wrong, and nothing says of any request that it was served
+        (WORKING, "no-incident"),
     ],
     ids=["stalled", "thrashing", "a line", "full and working"],
 )
 def test_each_picture_has_its_own_name(samples, label):
     found = concluded({"engine_samples": samples})
-    assert (found.verdict.label, [one.label for one in found.findings]) == (label, [] if label == "inconclusive" else [label])
+    assert (found.verdict.label, [one.label for one in found.findings]) == (label, [label])
 
 
 def test_what_stands_still_is_the_root_of_a_callers_timeout():

@@ -87,3 +87,16 @@ def test_the_same_from_facts_as_from_the_file(name):
         return
     assert found["kv_bytes_per_token"] == str(kv.bytes_per_token(shape, serving))
     assert found["kv_request_bytes"] == str(pool(shape, serving).request_bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("facts", "floor"),
+    [
+        ({"weights_bytes": str(67 * 10**9), "device_total_bytes": str(81_559 << 20)}, "20.0"),  # an H100 reads 3,350 GB a second
+        (LLAMA | {"device_total_bytes": str(24_564 << 20)}, "15.93"),  # from the parameters, on a card of a gamer
+        ({"weights_bytes": str(67 * 10**9), "device_total_bytes": str(33 << 30)}, None),  # no card has that much
+        ({"device_total_bytes": str(81_559 << 20)}, None),
+    ],
+)
+def test_the_least_that_a_step_takes(facts, floor):
+    assert derived(facts).get("decode_floor_ms") == floor

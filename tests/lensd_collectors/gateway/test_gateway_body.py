@@ -32,6 +32,22 @@ def test_what_is_read_of_a_body(data, model, streaming):
 
 
 @pytest.mark.parametrize(
+    ("rest", "structured"),
+    [
+        ({}, False),
+        ({"response_format": {"type": "text"}}, False),
+        ({"response_format": None, "guided_json": None}, False),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"text": {}}}}}}, True),
+        ({"guided_regex": "a+"}, True),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, True),
+    ],
+)
+def test_whether_the_answer_is_bound_to_a_form(rest, structured):
+    assert read_body(json.dumps({"model": "m"} | rest).encode(), CHAT).structured is structured
+
+
+@pytest.mark.parametrize(
     ("route", "rest", "most", "least", "name"),
     [
         (CHAT, "", None, None, "max_tokens"),

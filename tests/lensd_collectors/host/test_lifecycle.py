@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lensd_collectors.dialects import load
 from lensd_collectors.host import kubernetes, systemd
 from lensd_collectors.host.config import WatchedEngine
 from lensd_collectors.host.engine import resolve
@@ -234,17 +235,18 @@ def pod(restarts: int, state: dict[str, object], last: dict[str, object]) -> dic
 class Cluster:
     def __init__(self, folder: Path) -> None:
         self.requests: list[tuple[str, str, str | None]] = []
-        self.status, self.body = 200, b""
+        self.status, self.body, self.events = 200, b"", b"{}"
         (folder / "token").write_text("secret-1\n")
         cluster = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 cluster.requests.append((self.command, self.path, self.headers["Authorization"]))
+                body = cluster.events if "/events?" in self.path else cluster.body
                 self.send_response(cluster.status)
-                self.send_header("Content-Length", str(len(cluster.body)))
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(cluster.body)
+                self.wfile.write(body)
 
             def log_message(self, *args: object) -> None: ...
 
@@ -283,6 +285,29 @@ def test_kubernetes(cluster: Cluster, recorder: Any, tmp_path: Path) -> None:
     ]
     assert recorder.events[1].time_unix_nano == str(instant_ns(FINISHED))
     assert cluster.requests[:2] == [("GET", "/api/v1/namespaces/llm/pods/vllm-0", f"Bearer secret-{number}") for number in (1, 2)]
+
+
+def test_kubernetes_says_which_probe_ended_a_container(cluster: Cluster, recorder: Any) -> None:
+    life = LifeWatch(cluster.ask, {"lensd.engine": "e0"}, recorder, lambda: instant_ns(FINISHED) + 1_000_000_000)
+    asked = {"containers": [{"name": "vllm", "livenessProbe": {"initialDelaySeconds": 120, "periodSeconds": 25, "failureThreshold": 3}}]}
+    for restarts in (0, 1, 1):
+        said = "Container vllm failed liveness probe, will be restarted"
+        items = [
+            {"type": "Normal", "reason": "Killing", "message": said, "lastTimestamp": FINISHED},
+            {"type": "Normal", "reason": "Pulled", "message": "Container image is there", "lastTimestamp": FINISHED},
+            {"type": "Normal", "reason": "Killing", "message": "long ago", "lastTimestamp": "2026-11-01T10:00:00Z"},
+        ]
+        cluster.events = json.dumps({"items": items}).encode()
+        cluster.shows({"spec": asked, **pod(restarts, {"running": {"startedAt": f"2026-11-29T10:0{restarts}:00Z"}}, {})})
+        life.poll()
+    lines = [event.body.string_value for event in recorder.events if event.event_name == "lensd.engine.log"]
+    assert lines == [
+        "Liveness:  kubelet delay=120s timeout=1s period=25s #success=1 #failure=3",
+        "Normal  Killing  Container vllm failed liveness probe, will be restarted",
+    ]
+    assert [path.partition("?")[0].rpartition("/")[2] for _, path, _ in cluster.requests] == ["vllm-0", "vllm-0", "events", "vllm-0"]
+    names = [next(event.name for event in load()["supervisor"].events if event.search(line)) for line in lines]
+    assert names == ["container.probe", "container.probe_killed"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lensd_collectors.dialects import load
 from lensd_collectors.read.engine_log import LineReader, read_log
@@ -44,6 +44,7 @@ def told(rows: list[Row]) -> Counter[str]:
     return Counter(repr(row) for row in rows if not is_probe(row))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from(("", "\r"))), max_size=60))
 def test_the_same_rows(tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]]) -> None:
     text = "\n".join(line + end for line, end in lines)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lensd_collectors.read.http_exchange import read_http
-from lensd_collectors.rows import ConfigFact, HttpExchange
+from lensd_collectors.rows import ConfigFact, Event, HttpExchange
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "vllm-0.32.0"
 
@@ -133,3 +133,56 @@ def test_a_bare_error_body_is_an_answer() -> None:
 def test_no_text_makes_it_raise(text: str) -> None:
     for one in read_http(text, name="x").exchanges:
         assert one.row.error_message is None or len(one.row.error_message) <= 500
+
+
+def test_answers_below_somebodys_remark_are_read():
+    text = (
+        "# last line of each stream\n"
+        '{"model": "m", "done": true, "done_reason": "stop", "total_duration": 90000000000, "prompt_eval_count": 50000,'
+        ' "prompt_eval_duration": 80000000000, "eval_count": 100, "eval_duration": 9000000000}\n'
+    )
+    found = read_http(text, name="calls.jsonl")
+    [row] = [one.row for one in found.exchanges]
+    assert (row.src, row.prompt_tokens, row.ttfb_ms) == ("calls.jsonl:2", 50000, 80000.0)
+    told = [row for row in found.rows if isinstance(row, Event)]
+    assert [(event.name, event.src) for event in told] == [("request.prefill", "calls.jsonl:2"), ("request.decode", "calls.jsonl:2")]
+
+
+def test_a_failure_of_a_call_that_told_of_itself_when_it_began():
+    text = (
+        "2026-11-03 14:02:09,000 INFO start doc=7/9 model=m prompt_tokens=45207 timeout=600\n"
+        "2026-11-03 14:12:09,500 ERROR doc=7/9 failed: openai.APITimeoutError: Request timed out.\n"
+    )
+    [row] = rows(text)
+    assert (row.prompt_tokens, row.duration_ms, row.error_code) == (45207, 600500.0, "timeout")
+
+
+def test_a_gateways_records_say_who_left_and_what_was_read_all_the_same():
+    text = (
+        '{"time":"2026-11-24T10:02:29.601Z","level":"WARN","msg":"downstream gone","req":"g-90117","err":"context canceled"}\n'
+        '{"time":"2026-11-24T10:06:10.507Z","level":"INFO","msg":"upstream response","req":"g-90117","status":200,"completion_tokens":98}\n'
+    )
+    told = [row for row in read_http(text, name="edge.jsonl").rows if isinstance(row, Event)]
+    assert [(event.name, event.request_id, event.src) for event in told] == [
+        ("gateway.disconnected", "g-90117", "edge.jsonl:1"),
+        ("gateway.upstream_done", "g-90117", "edge.jsonl:2"),
+    ]
+    assert told[1].line == text.splitlines()[1]
+
+
+def test_an_error_whose_parts_node_prints_on_lines_of_their_own_is_an_answer() -> None:
+    text = (
+        "[t] POST http://10.1.2.3:8000/v1/chat/completions model=m\nAI_APICallError: Not Found\n  statusCode: 404,\n"
+        '  responseBody: \'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}\'\n'
+    )
+    [row] = rows(text)
+    assert (row.status, row.path, row.body_shape, row.model) == (404, "/v1/chat/completions", "model_unknown", "m")
+
+
+def test_a_command_inside_a_shells_quotes_is_a_call() -> None:
+    text = (
+        "$ kubectl exec deploy/debug -- sh -c 'curl -s http://llm:8000/v1/chat/completions -d @q.json'\n"
+        '{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}\n'
+    )
+    [row] = rows(text)
+    assert (row.status, row.path, row.body_shape) == (404, "/v1/chat/completions", "model_unknown")

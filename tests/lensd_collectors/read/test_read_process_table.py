@@ -70,13 +70,16 @@ def told(text: str, name: str = "host.txt") -> list[dict[str, object]]:
     [
         (
             PS_AUX,
-            [{"pid": 1, "process": "init", "rss_bytes": 12800 * KIB}, {"pid": 4471, "process": "python3", "rss_bytes": 187000000 * KIB}],
+            [
+                {"pid": 1, "process": "init", "rss_bytes": 12800 * KIB, "cpu_share": 0.0},
+                {"pid": 4471, "process": "python3", "rss_bytes": 187000000 * KIB, "cpu_share": 0.99},
+            ],
         ),
         (
             TOP,
             [
                 {"total_bytes": 257000 * MIB, "rss_bytes": 254000 * MIB},
-                {"pid": 4471, "process": "VLLM::EngineCor", "rss_bytes": 375 * GIB // 2},
+                {"pid": 4471, "process": "VLLM::EngineCor", "rss_bytes": 375 * GIB // 2, "cpu_share": 0.99},
             ],
         ),
         (

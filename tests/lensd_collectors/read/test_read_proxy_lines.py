@@ -112,3 +112,36 @@ def test_no_mangled_line_makes_it_raise(known: tuple[str, str], at: int, junk: s
     dialect, line = known
     reader = LineReader(load()[dialect], engine=None, path="log")
     reader.feed(line[: at % len(line)] + junk + line[at % len(line) :], number=1, at_us=None)
+
+
+ALB = 'http 2026-10-08T07:12:31.204400Z app/llm/9c1d 10.70.2.15:40122 10.70.8.21:8000 0.001 -1 -1 460 - 9412 0 "POST http://llm:80/v1/chat/completions?k=1 HTTP/1.1" "python-requests/2.32.3" - - arn:aws:x "Root=1-d0" "-" "-" 0 2026-10-08T07:12:01.204400Z "forward" "-" "-" "10.70.8.21:8000" "-" "-" "-"'
+ALB_LATE = 'https 2026-11-14T08:31:20.114Z app/llm/50dc 10.1.2.33:44120 10.1.9.8:4000 0.001 60.002 -1 504 - 2210 334 "POST https://llm:443/v1/chat/completions HTTP/1.1" "OpenAI/JS 5.12.0" ... "idle_timeout.timeout_seconds=60"'
+HAPROXY = 'haproxy[14389]: 10.0.1.2:33317 [18/Nov/2026:10:00:05.655] http-in llm/vllm-0 0/0/1/-1/60002 504 194 - - sH-- 1/1/0/0/0 0/0 "POST /v1/chat/completions HTTP/1.1"'
+
+
+def test_a_load_balancer_says_how_long_a_caller_waited() -> None:
+    gone = exchange("alb", ALB)
+    assert (gone.status, gone.duration_ms, gone.peer, gone.upstream, gone.received_bytes) == (
+        460,
+        30_000.0,
+        "10.70.2.15",
+        "10.70.8.21:8000",
+        9412,
+    )
+    assert (gone.path, gone.ttfb_ms, gone.upstream_status) == ("/v1/chat/completions", None, None)
+    late = exchange("alb", ALB_LATE)
+    assert (late.status, late.duration_ms, late.limit_ms, late.ttfb_ms) == (504, 60_002.0, 60_000.0, None)
+
+
+def test_haproxy_says_who_ended_it() -> None:
+    row = exchange("haproxy", HAPROXY)
+    assert (row.status, row.duration_ms, row.error_code, row.upstream, row.ttfb_ms) == (504, 60_002.0, "sH--", "vllm-0", None)
+    assert row.seen_at == rfc3339("2026-11-18T10:00:05.655Z")
+
+
+def test_what_nginx_tells_of_its_upstream() -> None:
+    line = '10.0.0.1 - - [18/Nov/2026:10:00:05 +0000] "POST /v1/completions HTTP/1.1" 504 569 rl=8343 rt=60.002 uct="0.001" uht="-" urt="60.001" us="504" up="10.60.9.4:30000" rid=db77fd01af957221'
+    row = exchange("nginx", line)
+    assert (row.peer, row.received_bytes, row.upstream, row.upstream_status, row.upstream_ms, row.ttfb_ms) == (
+        "10.0.0.1", 8343, "10.60.9.4:30000", 504, 60_001.0, None,
+    )  # fmt: skip

@@ -20,8 +20,8 @@ CONFIG = {
     "serve.args": Kind.FLAGS,
     "env.txt": Kind.FLAGS,
     "model_config.json": Kind.MODEL_CONFIG,
-    "deploy.txt": Kind.NOTES,
-    "route.yaml": Kind.NOTES,
+    "deploy.txt": Kind.FLAGS,
+    "route.yaml": Kind.FLAGS,
 }
 CAPTURES = {
     "kill9-server-log.txt": Kind.ENGINE_LOG,

@@ -112,3 +112,32 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_document_makes_it_raise(document: object) -> None:
     read_spans(json.dumps(document), name="t.json")
+
+
+JAEGER = """{"data": [{"traceID": "4bf92f3577b34da6a3ce929d0e0e4736", "processes": {"p1": {"serviceName": "vllm"}}, "spans": [
+ {"traceID": "4bf92f3577b34da6a3ce929d0e0e4736", "spanID": "00f067aa0ba902b7", "operationName": "llm_request", "processID": "p1",
+  "references": [{"refType": "CHILD_OF", "spanID": "11f067aa0ba902b7"}],
+  "startTime": 1794481264000000, "duration": 1500000,
+  "tags": [{"key": "span.kind", "value": "server"}, {"key": "gen_ai.usage.prompt_tokens", "value": 7},
+   {"key": "llm.prompts", "value": "tell me"}]}
+]}]}"""
+ZIPKIN = """[{"traceId": "4bf92f3577b34da6a3ce929d0e0e4736", "id": "00f067aa0ba902b7", "parentId": "11f067aa0ba902b7",
+  "name": "llm_request",
+  "kind": "SERVER", "timestamp": 1794481264000000, "duration": 1500000,
+  "localEndpoint": {"serviceName": "vllm"},
+  "tags": {"gen_ai.usage.prompt_tokens": "7", "llm.prompts": "tell me"}}]"""
+PLAIN = """[{"traceId": "4bf92f3577b34da6a3ce929d0e0e4736", "spanId": "00f067aa0ba902b7", "parentSpanId": "11f067aa0ba902b7",
+  "name": "llm_request", "kind": "SERVER", "service": "vllm",
+  "start": "2026-11-12T11:01:04Z", "end": "2026-11-12T11:01:05.5Z",
+  "attributes": {"gen_ai.usage.prompt_tokens": 7, "llm.prompts": "tell me"}}]"""
+
+
+def test_every_exporter_tells_the_same() -> None:
+    for text in (JAEGER, ZIPKIN, PLAIN):
+        [row] = rows(text)
+        assert (row.trace_id, row.span_id) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+        assert (row.parent_span_id, row.name, row.kind, row.service) == ("11f067aa0ba902b7", "llm_request", "server", "vllm")
+        assert (row.duration_ms, row.started_at) == (1500.0, 1794481264000000)
+        assert "7" in str(json.loads(row.attributes or "{}")["gen_ai.usage.prompt_tokens"])
+        assert "tell me" not in str(row)
+        assert '"00f067aa0ba902b7"' in text.split("\n")[int(str(row.src).rsplit(":", 1)[1]) - 1]

@@ -99,6 +99,19 @@ def test_other_json_stays_as_it_is(line: str) -> None:
     assert unwrap(line) == (line, None, False, "")
 
 
+@pytest.mark.parametrize("key", ["ts", "timestamp", "@timestamp"])
+def test_a_shippers_records_are_whole_lines(key: str) -> None:
+    assert unwrap(json.dumps({key: AT, "log": LINE})) == (LINE, INSTANT, False, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["[2026-11-29 14:43:00] said", "Loading shards: 100%", '  File "x.py", line 1', "torch.OutOfMemoryError: CUDA"]
+)
+def test_slurms_labels_are_taken_off(text: str) -> None:
+    assert unwrap(f"12: {text}").text == text
+    assert unwrap("2: eth0: <BROADCAST,UP> mtu 1500").text == "2: eth0: <BROADCAST,UP> mtu 1500"
+
+
 def test_bytes_that_are_no_text_and_what_is_too_long_for_journald() -> None:
     stamp = {"__REALTIME_TIMESTAMP": str(INSTANT)}
     assert unwrap(json.dumps({**stamp, "MESSAGE": [27, 91, 51, 54, 109, 104, 105, 255]})).text == "hi\ufffd"

@@ -1,0 +1,179 @@
+"""Forms of the lines that people copy of requests and answers, and what they write around them."""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lensd_collectors.dialects import FailurePattern
+from lensd_collectors.read.lines import Clock, dated, rfc3339
+from lensd_collectors.rows import Instant
+
+STATUS: Final = re.compile(r"^(?:[<#] )?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b(?P<rest>.*)")
+REQUEST: Final = re.compile(
+    r"^(?:[>#=-]+ ?)?(?:(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) )?(?:(?P<peer>\d{1,3}(?:\.\d{1,3}){3}) ?-+> ?)?"
+    r"(?P<method>GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<target>(?:https?://|/|\$)\S*)"
+    r"(?:.*? from (?P<from>\d{1,3}(?:\.\d{1,3}){3}|\[?[0-9a-f:]{3,}\]?)\b)?(?:.*?-> (?P<status>[1-5]\d\d)\b)?"
+)
+CURL: Final = re.compile(
+    r"^\s*(?:(?:\S+@\S+)?[$#>%] ?)?(?:\w+=\S+ )*(?:time )?curl\s|^\s*(?:\S+@\S+)?[$#>%] .*(?:[|;&('\"]|\bdo|\bthen|\btime|--) *curl\s"
+)
+ACCESS: Final = re.compile(
+    r"(?:^|\s)(?:(?P<status>[1-5]\d\d) +\"?(?P<method>GET|POST|PUT|DELETE|HEAD) +(?P<path>/\S*)"
+    r"|\"?(?P<verb>GET|POST|PUT|DELETE|HEAD) +(?:https?://(?P<upstream>[^/\s]+))?(?P<target>/\S*?)(?: HTTP/[\d.]+)?\"? +"
+    r"(?:-+> *|=> *|: *|status[= ])?(?P<code>[1-5]\d\d)\b)(?P<rest>.*)$"
+)
+BEGINS: Final = re.compile(r"^(?:[A-Z]{4,8}:? +)?(?:\[?[\w./-]+\]?:? +)?(?P<method>GET|POST|PUT) (?P<target>https?://\S+)")
+PROMPT: Final = re.compile(r"^(?:\$|\S+@\S+[#$%]|\[\S+@\S+ [^\]]*\][#$]) +\S")
+TARGET: Final = re.compile(
+    r"(?:https?://(?P<host>[^\s/'\"]+)|\$\{?\w+\}?|(?<=\s)(?P<bare>localhost(?::\d+)?|[\w.-]+:\d{2,5}))(?P<path>/[^\s'\"?]*)"
+)
+NOISE: Final = re.compile(r"^(?:[*>](?: |$)|[{}] \[\d+ bytes data\])")  # curl -v speaking of itself
+RESULT: Final = re.compile(r"-> (?P<status>\d{3}) in (?P<seconds>[\d.]+) ?s\b")
+HEADER: Final = re.compile(r"^(?:< )?(?P<name>[A-Za-z][\w-]*): (?P<value>.*)$")
+ASKED: Final = re.compile(
+    r"^(?:[>#] ?)?(?:request )?(?:body|payload|json|request) ?[:=] ?(?P<body>\{.*)$|^> (?P<sent>\{.*)$", re.IGNORECASE
+)
+INLINE: Final = re.compile(r"(?:-d|--data(?:-raw|-binary)?|--json)[ =]*'(?P<body>\{.*?\})'(?=\s|$|;|\))")
+STAMP: Final = re.compile(
+    r"^[\[(]?(?P<at>(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?)"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?(?=[\s\]]))[\])]?[\s:|,-]*(?P<rest>.*)$",
+    re.DOTALL,
+)
+TITLE: Final = re.compile(
+    r"^(?P<mark>#+|-{2,}|={2,}) *(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)[\s:|,-]*(?P<rest>.*)$"
+)
+CAME_FROM: Final = re.compile(r" from (?P<peer>\d{1,3}(?:\.\d{1,3}){3})\b(?:.* -> (?P<status>\d{3})\b)?")
+PAIR: Final = re.compile(r"(?<![\w.])(?P<key>[A-Za-z_][\w.]*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;\"']+)")
+TOOK: Final = (
+    re.compile(r"^real\s+(?:(?P<m>\d+)m)?(?P<s>\d+(?:\.\d+)?)s?$"),
+    re.compile(
+        r"(?:\belapsed(?:\.total_seconds\(\))?|\btime_total|\btotal_time|\btook|\bin total|(?<![-\w])after)[ =:]+"
+        r"(?P<s>\d+(?:\.\d+)?)(?![\d.]| ?m(?:s|illi)) ?(?:s|sec|seconds)?\b"
+    ),
+)
+TOOK_MS: Final = re.compile(r"(?<![-\w])(?:in|took|elapsed|after|duration|latency)[ =:]+(?P<ms>\d+(?:\.\d+)?) ?(?:ms|milliseconds)\b")
+HTTP_DATE: Final = re.compile(
+    r"[A-Z][a-z]{2}, (?P<day>\d\d) (?P<month>[A-Z][a-z]{2}) (?P<year>\d{4}) (?P<time>\d\d:\d\d:\d\d) (?:GMT|UTC|\+0000)"
+)
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LONGEST_REPR: Final = 20_000
+
+
+def instant_of(text: str, clock: Clock) -> Instant | None:
+    """Of a stamp at a line's beginning; without a zone it is taken as UTC, without a day it is that of the clock."""
+    if text[2:3] == ":":
+        return clock.at("", text.replace(",", "."))
+    return dated(text) or rfc3339(text.replace("/", "-").replace(",", "."))
+
+
+def of_header(value: str) -> Instant | None:
+    """The instant of a `Date:` header."""
+    match = HTTP_DATE.fullmatch(value.strip())
+    if match is None or match["month"] not in _MONTHS:
+        return None
+    return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{match['day']}T{match['time']}Z")
+
+
+def took_ms(line: str) -> float | None:
+    if match := TOOK_MS.search(line):
+        return float(match["ms"])
+    for pattern in TOOK:
+        if match := pattern.search(line):
+            return round((int(match.groupdict().get("m") or 0) * 60 + float(match["s"])) * 1000, 3)
+    return None
+
+
+def as_json(text: str) -> str:
+    """A body as JSON; one that Python printed as a dict is put into that form."""
+    text = text.strip()
+    if text[:1] == "{" and len(text) <= _LONGEST_REPR and _BARE_KEY.match(text, 1):  # as Node prints objects
+        text = re.sub(
+            r"\b(?:undefined|null)\b", "None", re.sub(r"\btrue\b", "True", re.sub(r"\bfalse\b", "False", _BARE_KEY.sub(r" '\1':", text)))
+        )
+    if text[:1] == "{" and "'" in text[:4] and len(text) <= _LONGEST_REPR:
+        try:
+            return json.dumps(ast.literal_eval(text), ensure_ascii=False)
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            return text
+    return text
+
+
+def pairs_of(line: str) -> dict[str, str]:
+    return {match["key"]: match["value"].strip("\"'").rstrip(",;)") for match in PAIR.finditer(line)}
+
+
+def first_ms(patterns: tuple[FailurePattern, ...], line: str) -> float | None:
+    return next((ms for one in patterns if (match := one.regex.search(line)) and (ms := ms_of(match, "limit"))), None)
+
+
+def ms_of(match: re.Match[str], what: str) -> float | None:
+    groups: Mapping[str, Any] = match.groupdict()
+    if groups.get(f"{what}_ms"):
+        return float(groups[f"{what}_ms"])
+    try:
+        return float(groups[f"{what}_s"]) * 1000 if groups.get(f"{what}_s") else None
+    except ValueError:
+        return None
+
+
+HEADING: Final = re.compile(r"^#+ .*?(?P<target>https?://\S+).*\b(?:stream|max_tokens) ?= ?\w+")
+CALL_IDS: Final = ("id", "rid", "req", "request_id", "call", "job", "doc", "ask")
+FIRST: Final = re.compile(r"\bfirst (?:chunk|token|byte|content)\b.*?\bafter (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b")
+DATA: Final = re.compile(r"^\s+(?:response\.)?(?:data|body|responseBody): ?(?P<quote>['`]?)(?P<body>\{.*\})(?P=quote),?\s*$")
+_BARE_KEY: Final = re.compile(r"(?<=[{,])\s*(\w+):(?= )")
+CAUSE: Final = re.compile(r"^\s+(?:\[?cause\]?: |response\.data: \{|data: \{ error|statusCode: |responseBody: )")
+SERVER: Final = re.compile(r"^(?:==+|--+|#+|>>+) *(?P<server>[\w-]+(?:[.:-][\w-]+)*)(?: *(?:==+|--+|:))?\s*$")
+_KEY: Final = re.compile(
+    r"(?:\b[Bb]earer|\b(?:x-api-key|api-key|X-Api-Key|Api-Key|Authorization|authorization):) +(?!Bearer|bearer)(?P<key><[^>]*>|[^\s'\",]+)"
+)
+_VARIABLE: Final = re.compile(r"\$\{?\w+\}?")
+_TAIL: Final = re.compile(r"(?P<tail>[A-Za-z0-9]{4})[>\"'\])]*$")
+_HIDDEN: Final = re.compile(r"redacted|masked|hidden|removed|\*{3}$", re.IGNORECASE)
+_REMARKS: Final = (
+    (
+        re.compile(
+            r"\btime to first (?:content |token|byte|chunk|event)+(?: event)?[ :=]+(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b", re.IGNORECASE
+        ),
+        "ttfb_ms",
+    ),
+    (re.compile(r"\bTTFT[ :=]+(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b"), "ttfb_ms"),
+    (
+        re.compile(
+            r"\blast (?:chunk|token|byte|event|delta)\w* (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s) (?:before|earlier|ago)\b", re.IGNORECASE
+        ),
+        "max_gap_ms",
+    ),
+)
+_DONE: Final = re.compile(r"\[DONE\](?: seen| received)?[:= ]+(?P<said>yes|no|true|false)\b", re.IGNORECASE)
+_REASON: Final = re.compile(r"\bfinish_reason[\"']?[:= ]+[\"']?(?P<reason>[a-z_]+)")
+_CHUNKS: Final = re.compile(
+    r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:SSE |stream )?(?:chunks|events|deltas) (?:received|seen|read|in total)\b", re.IGNORECASE
+)
+
+
+def key_of(line: str) -> str | None:
+    """How the key of a request ends (`...x9Rt`), or the variable it stands in; None without a key."""
+    match = _KEY.search(line)
+    if match is None:
+        return None
+    if variable := _VARIABLE.fullmatch(match["key"]):
+        return variable[0]
+    tail = None if _HIDDEN.search(match["key"]) else _TAIL.search(match["key"])
+    return f"...{tail['tail']}" if tail else None
+
+
+def remarks(line: str) -> dict[str, Any]:
+    """Columns that a remark on an answer gives: when the first piece came, how many, how long before the end the last."""
+    found: dict[str, Any] = {}
+    for pattern, column in _REMARKS:
+        if match := pattern.search(line):
+            found.setdefault(column, float(match["v"]) * (1 if match["unit"] == "ms" else 1000))
+    if match := _DONE.search(line):
+        found["done_seen"] = match["said"].lower() in ("yes", "true")
+    if found and (match := _REASON.search(line)):
+        found["finish_reason"] = match["reason"]
+    if match := _CHUNKS.search(line):
+        found["chunks"] = int(match["n"].replace(",", ""))
+    return found
