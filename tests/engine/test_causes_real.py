@@ -65,7 +65,7 @@ def _lived_through(house):
         seen.incidents = {(each["label"], each["engine"]) for each in incidents}
         for each in incidents:
             if each["engine"] in (UNFIT, BROKEN):
-                seen.bundled[each["engine"]] = _from_bundle(house, each["id"])
+                seen.bundled[each["engine"]] = _from_bundle(house, each["incident_id"])
     finally:
         house.supervisor.stop()
     return seen

@@ -351,6 +351,7 @@ HEALTHY_HARDWARE = [
             ),
             "vllm.log": t.lines(t.started("10:00:00"), t.core("10:02:00", "Starting to load model Qwen/Qwen3-32B...", "INFO")),
         },
+        label="crash-loop-probe-kill",
     ),
     Incident(
         "the kernel killed a browser, and the engine served on",
@@ -372,6 +373,7 @@ HEALTHY_HARDWARE = [
             "dmesg.txt": "[  812.118210] NVRM: Xid (PCI:0000:01:00): 31, pid=901, name=firefox, Ch 00000008, intr 00000000. MMU Fault\n",
             "engine.log": t.lines(*UP),
         },
+        label="benign-noise",
     ),
     Incident(
         "a row that will be remapped at the next reset",
@@ -400,6 +402,7 @@ HEALTHY_HARDWARE = [
             ),
             "vllm.log": t.lines(*(t.stats(f"10:{m}:00", running=0, waiting=0, generation=0.0, kv=0.0) for m in (10, 15, 20))),
         },
+        label="no-incident",
     ),
     Incident(
         "a card at its ordinary power limit",

@@ -30,6 +30,7 @@ UNNAMED = [
             ),
             "server.log": t.lines(t.access("POST /v1/v1/chat/completions", "404 Not Found"), t.access("GET /v1/models")),
         },
+        label="route-wrong-path",
     ),
     Incident(
         "a name that the list of models shows is not a wrong name",
@@ -54,6 +55,7 @@ UNNAMED = [
             "config.json": json.dumps({"model_type": "qwen3", "max_position_embeddings": 40960}),
             "serve.args": "vllm serve Qwen/Qwen3-32B --max-model-len 40960\n",
         },
+        label="context-length-client-overflow",
     ),
     Incident(
         "the configurations of two models, and nobody says which refused",
@@ -79,6 +81,7 @@ UNNAMED = [
             ),
             "config.json": json.dumps({"model_type": "qwen3", "max_position_embeddings": 131072}),
         },
+        label="context-length-client-overflow",
     ),
     Incident(
         "a user pressed stop in the middle of the stream",
@@ -169,11 +172,12 @@ UNNAMED = [
         },
     ),
     Incident(
-        "a healthy trace beside a balancer's log that nobody here can read",
+        "a healthy trace beside a balancer's log that cut another request",
         {
             "trace.json": t.spans(t.engine_span(queue=0.01, prefill=0.2, decode=1.5, e2e=1.8, completion_tokens=90, finish_reason="stop")),
             "alb.log": 'https 2026-11-18T08:31:20.114Z app/x/1 10.1.2.33:44120 10.1.9.8:4000 0.001 60.002 -1 504 - 2210 334 "POST https://llm.example:443/v1/chat/completions HTTP/1.1" "x"\n',
         },
+        label="gateway-idle-timeout",
     ),
     Incident(
         "a healthy trace beside an engine that held its memory once with nobody there",
@@ -222,6 +226,7 @@ UNNAMED = [
     Incident(
         "a log that simply ends",
         {"engine.log": t.lines(t.started("10:00:00"), t.ready(), *(t.stats(f"10:0{m}:00", running=3, waiting=0) for m in range(1, 9)))},
+        label="no-incident",
     ),
     Incident(
         "a port that somebody else has",
@@ -233,6 +238,7 @@ UNNAMED = [
                 "OSError: [Errno 98] Address already in use",
             )
         },
+        label="engine-start-failed",
     ),
     Incident(
         "a prompt that took the engine the whole of the client's patience",
@@ -243,5 +249,6 @@ UNNAMED = [
             ),
             "engine.log": t.lines(*(t.stats(f"10:20:{s}0", running=1, waiting=0, prompt=1370.0, generation=0.0) for s in range(6))),
         },
+        label="slow-prefill-long-prompt",
     ),
 ]

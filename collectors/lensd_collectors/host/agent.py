@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from lensd_collectors import conventions
-from lensd_collectors.dialects import load
+from lensd_collectors.dialects import Role, load
 from lensd_collectors.export import Exporter
 from lensd_collectors.host.config import AccessLog, AgentConfig, WatchedEngine
 from lensd_collectors.host.dcgm import ExporterScraper, target
@@ -105,7 +105,11 @@ def _check(config: AgentConfig, plans: list[Plan]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise AgentError(f"two engines are called {name!r}: give each its own name")
-    kinds = sorted(name for name, dialect in load().items() if any(event.into == "http_exchanges" for event in dialect.events))
+    kinds = sorted(
+        name
+        for name, dialect in load().items()
+        if dialect.role in (Role.GATEWAY, Role.ENGINE) and any(event.into == "http_exchanges" for event in dialect.events)
+    )
     logs = [plan.log for plan in plans]
     for access in config.access_logs:
         if access.kind not in kinds:

@@ -266,6 +266,8 @@ def _json_kind(text: str, first: str) -> Kind | None:
         or has("traceId", "localEndpoint")
     ):
         return Kind.SPANS
+    if has("request", "method", "status", "body") and not has("msg"):  # which Caddy's log lines have
+        return Kind.HTTP_EXCHANGE
     if calls.is_call(first):
         return Kind.CALLS
     if has("request", "method") and (has("status") or has("path")):

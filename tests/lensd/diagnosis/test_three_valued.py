@@ -51,6 +51,12 @@ def test_without_what_it_needs_it_is_unknown_with_that_name(book, case, gone, na
 
 EVENTS = "events.name"
 ONLY_WITNESS = {
+    # that the beginning changes is told by one, that nothing of it was found again by the other
+    "a proxy tells of calls with one beginning, of which the file of the prompt says that it changes": {
+        EVENTS,
+        "http_exchanges.cached_tokens",
+    },
+    "a hybrid model's block is larger than the prompts": {"engine_samples.prefix_queries_total"},  # that somebody asked the cache at all
     "a card is lost to the sampler while the others go on": {EVENTS},  # the sampler's word; that the other cards go on says nothing
     "what Ollama reckoned, with a context too long for the card": {EVENTS},  # its log; the facts that are left speak of other things
     # by the facts that are left, all is on the GPU

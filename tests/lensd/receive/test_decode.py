@@ -96,7 +96,7 @@ def test_a_scrape_is_one_wide_row() -> None:
     )
     assert row == EngineSample(
         seen_at=AT_US, engine="one", model="tiny", running=3.0, waiting=2.0, waiting_capacity=2.0, waiting_deferred=0.0, kv_usage=0.5,
-        finished_total=7.0, up=True, start_at=1_795_963_000_250_000, src="scrape:http://h:8000/metrics@2026-11-29T14:38:46.000Z",
+        finished_total=7.0, aborted_total=2.0, up=True, start_at=1_795_963_000_250_000, src="scrape:http://h:8000/metrics@2026-11-29T14:38:46.000Z",
     )  # fmt: skip
 
 
