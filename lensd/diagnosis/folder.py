@@ -14,7 +14,7 @@ from lensd.diagnosis.find import Found, Intake, find
 from lensd.records import FileRead
 
 LOGS: Final = (Kind.ENGINE_LOG, Kind.ACCESS_LOG)
-PAPERS: Final = (Kind.NOTES, Kind.FLAGS, Kind.UNKNOWN)
+PAPERS: Final = (Kind.NOTES, Kind.FLAGS)
 MOST_UNREAD: Final = 4  # lines without a row to one with
 TIMED_LINES: Final = 3
 LONGEST_NOTES: Final = 40  # lines; longer text that nothing was taken from may be a log of an unknown kind
@@ -51,7 +51,16 @@ class Folder(NamedTuple):
         """Whether a person wrote it: notes, settings, a ticket that speaks of an engine; a log has the time on its lines."""
         if file.kind not in PAPERS and (file.records or file.kind not in LOGS):
             return bool(file.records)
-        return file.unread_lines <= LONGEST_NOTES and not is_log(self.places[name])
+        place = self.places[name]
+        return file.unread_lines <= LONGEST_NOTES and not is_log(place) and (bool(file.records) or not is_record(place))
+
+
+def is_record(place: Path) -> bool:
+    """Whether what somebody wrote down is a record of something: a table, or a command with what it printed."""
+    with place.open(encoding="utf-8", errors="replace") as file:
+        lines = [line for line in file.read(HEAD_BYTES).splitlines() if line.strip() and not line.startswith("#")]
+    commas = [line.count(",") for line in lines]
+    return any(line.startswith("$ ") for line in lines) or (len(lines) > 2 and commas[0] > 1 and set(commas) == {commas[0]})
 
 
 def read_folder(paths: Sequence[Path], intake: Intake | None = None) -> Folder:

@@ -60,7 +60,8 @@ def _lived_through(house):
                 ident = story(house)
                 seen.verdicts[ident] = house.verdict(ident)
                 seen.bundled[ident] = _from_bundle(house, ident)
-            time.sleep(max(0.0, 110.0 - (time.monotonic() - begun)))  # a minute that it stands, and the half that an incident is held back
+            # two minutes after its start, one that it stands, half a one that an incident is held back
+            time.sleep(max(0.0, 205.0 - (time.monotonic() - begun)))
             incidents = _incidents(house)
         seen.incidents = {(each["label"], each["engine"]) for each in incidents}
         for each in incidents:
