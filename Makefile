@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler bench-triage score soak-gateway clean
+.PHONY: test-causes bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler bench-triage score soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -44,6 +44,9 @@ test: setup ## all tests, the ones against the real engine too
 
 test-kv-settings: setup engine ## the KV cache of a real engine under every setting that is predicted, each with a start of its own
 	@LENSD_EVERY_KV_SETTING=1 LENSD_REQUIRE=engine $(PY) -m pytest tests/engine/test_kv_blocks_real.py $(PYTEST_ARGS)
+
+test-causes: setup engine ## causes brought about in real engines, named live and from bundles of them; five minutes
+	@LENSD_REAL_CAUSES=1 LENSD_REQUIRE=engine $(PY) -m pytest tests/engine/test_causes_real.py $(PYTEST_ARGS)
 
 test-gpu: setup ## the sampler on this host's own GPU, and memory that really runs out; LENSD_TORCH_PYTHON=... has torch with CUDA
 	@$(PY) -m pytest tests/gpu $(PYTEST_ARGS)

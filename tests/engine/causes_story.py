@@ -4,7 +4,7 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ def unfit(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}:{ROOT / 'tests/engine/unfit_plugin'}"}
 
 
-def interfere(house: Any, lasts_s: float) -> str:
-    """Three answers are decoded while prompts of almost the whole context come one after the other; the id of one of the three."""
+def interfere(house: Any, lasts_s: float, look: Callable[[str], None]) -> None:
+    """Three answers are decoded while prompts of almost the whole context come; `look` is given the id of one of them meanwhile."""
     over = threading.Event()
 
     def prefill() -> None:
@@ -42,16 +42,18 @@ def interfere(house: Any, lasts_s: float) -> str:
     time.sleep(12)  # how fast they are alone
     filler = together(lambda _: prefill(), 1)
     time.sleep(lasts_s)
-    over.set()
-    for thread in (*filler, *decoders):
-        thread.join(240)
-    return "interfered-0"
+    try:
+        look("interfered-0")
+    finally:
+        over.set()
+        for thread in (*filler, *decoders):
+            thread.join(240)
 
 
-def unbounded(house: Any) -> str:
-    """A request without a limit of its own, which the model never ends; its id."""
+def unbounded(house: Any, look: Callable[[str], None]) -> None:
+    """A request without a limit of its own, which the model never ends; `look` is given its id."""
     house.chat("unbounded-0", max_tokens=None, timeout_s=240)
-    return "unbounded-0"
+    look("unbounded-0")
 
 
 @contextmanager

@@ -38,9 +38,8 @@ def test_what_an_engine_had_when_it_was_killed(house):
         for stream in (True, False)
     }
     for name in doors:
-        events = calls[f"killed-{name}-True"].events()
-        for _ in range(10):
-            next(events)
+        next(calls[f"killed-{name}-True"].events())
+    seconds_until(lambda: running(engine) + waiting(engine) == len(calls))
     engine.signal(signal.SIGSTOP, engine.core_pid())  # however fast it is, they do not end before
     begun = max(call.sent for call in calls.values())
     seconds_until(lambda: time.monotonic() - begun > 2.3)  # the middleware tells of a request that is open for a second
