@@ -116,8 +116,8 @@ class Story:
         seconds_until(lambda: running(self.engine) == 0)
 
     def _queue(self, lasts_s: float = 34.0) -> None:
-        """Thirty-two for four slots, each request of two blocks: nobody is thrown out, and a fast engine takes seconds for the line too."""
-        self._keep_up("queued", 32, 180, lasts_s, between=self._leave_the_line)  # with the longest id still two blocks
+        """Eighty for four slots, each request of two blocks: nobody is thrown out, and a fast engine takes seconds for the line too."""
+        self._keep_up("queued", 80, 180, lasts_s, between=self._leave_the_line)  # with the longest id still two blocks
 
     def _leave_the_line(self) -> None:
         seconds_until(lambda: waiting(self.engine) >= 8)
