@@ -14,7 +14,7 @@ from gateway_real import running, seconds_until
 from recorded import together
 
 CONTEXT = 8192
-UNFIT_BLOCKS = 4  # of 128 tokens, one of which is never given out: 384 tokens, and 512 are allowed
+UNFIT_BLOCKS = 3  # of 128 tokens, one of which is never given out: 256 tokens, and 512 are allowed
 
 
 def unfit(folder: Path) -> dict[str, str]:
