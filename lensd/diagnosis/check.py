@@ -123,44 +123,37 @@ def _claims(book: Runbook) -> Iterable[Problem]:
 
 
 def _asks(book: Runbook, cursor: Cursor) -> Iterable[Problem]:
-    """The condition is run over no subject, by itself: without params, since none are bound to it."""
-    if not book.asks:
-        return
-    if book.scope != "request":
+    if book.asks and book.scope != "request":
         yield _problem(book, "asks", "asks is for request rules: it is a condition on subjects")
-        return
-    sql = f"select coalesce(bool_or({book.asks}), false) from subjects"
-    try:
-        check_select(cursor, sql, PUBLIC)
-        if used := parameters(cursor, sql):
-            yield _problem(book, "asks", f"asks uses ${sorted(used)[0]}, but no params are bound to it")
-            return
+    elif book.asks:
         with bound(cursor, Scope(to_us=0)):
-            run_guarded(cursor, sql, {}, timeout_s=10)
-    except (SqlRefusedError, SqlLimitError) as error:
-        yield _problem(book, "asks", f"asks is no condition on subjects: {error}")
+            yield from _condition(book, "asks", "subjects", book.asks, f"bool_or({book.asks})", cursor)
 
 
 def _stirs(book: Runbook, cursor: Cursor) -> Iterable[Problem]:
-    """Each condition is run over no row of its table: on aggregates, and without params, since none are bound to it."""
     if book.stirs and book.scope != "window":
         yield _problem(book, "stirs", "stirs is for window rules: a request rule says when it is to be asked in asks")
         return
     for table, condition in book.stirs.items():
         if table not in TABLES:
             yield _problem(book, "stirs", f"stirs names {table}, which is no public table")
-            continue
-        sql = f"select coalesce({condition}, false) from {table}"
-        try:
-            check_select(cursor, sql, PUBLIC)
-            if used := parameters(cursor, sql):
-                yield _problem(book, "stirs", f"stirs uses ${sorted(used)[0]}, but no params are bound to it")
-                continue
-            columns, rows = run_guarded(cursor, sql, {}, timeout_s=10)
-            if len(rows) != 1 or columns[0][1] != "BOOLEAN":
-                yield _problem(book, "stirs", f"stirs says {condition} of {table}, which is not true or false of all its rows together")
-        except (SqlRefusedError, SqlLimitError) as error:
-            yield _problem(book, "stirs", f"stirs is no condition on {table}: {error}")
+        else:
+            yield from _condition(book, "stirs", table, condition, condition, cursor)
+
+
+def _condition(book: Runbook, key: str, table: str, said: str, of_all: str, cursor: Cursor) -> Iterable[Problem]:
+    """`of_all`, what is said of a row or of all rows together, is run over no row: without params, since none are bound to it."""
+    sql = f"select coalesce({of_all}, false) from {table}"
+    try:
+        check_select(cursor, sql, PUBLIC)
+        if used := parameters(cursor, sql):
+            yield _problem(book, key, f"{key} uses ${sorted(used)[0]}, but no params are bound to it")
+            return
+        columns, rows = run_guarded(cursor, sql, {}, timeout_s=10)
+        if len(rows) != 1 or columns[0][1] != "BOOLEAN":
+            yield _problem(book, key, f"{key} says {said} of {table}, which is not true or false of all its rows together")
+    except (SqlRefusedError, SqlLimitError) as error:
+        yield _problem(book, key, f"{key} is no condition on {table}: {error}")
 
 
 def _query(book: Runbook, cursor: Cursor) -> Iterable[Problem]:

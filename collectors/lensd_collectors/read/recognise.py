@@ -11,7 +11,18 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
-from lensd_collectors.read import calls, engine_log, flags, gpu_table, http_exchange, json_lines, paper, perf_metrics, prometheus, spans
+from lensd_collectors.read import (
+    calls,
+    config_files,
+    engine_log,
+    flags,
+    gpu_table,
+    http_exchange,
+    json_lines,
+    perf_metrics,
+    prometheus,
+    spans,
+)
 from lensd_collectors.read.http_lines import ACCESS
 from lensd_collectors.read.lines import Clock, unwrap
 from lensd_collectors.read.services import Services, several
@@ -149,7 +160,7 @@ def _read_document(kind: Kind, text: str, name: str, engine: str | None, clock: 
         case Kind.CALLS:
             return calls.read_calls(text, name=name, engine=engine, clock=clock)
         case Kind.FLAGS:
-            return paper.read_settings(text, name=name, engine=engine, clock=clock)
+            return config_files.read_settings(text, name=name, engine=engine, clock=clock)
         case _:
             return http_exchange.read_http(text, name=name, engine=engine, clock=clock)
 
@@ -243,7 +254,7 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
     if any(_UVICORN.match(line) for line in lines[:50]):
         return Kind.ENGINE_LOG, load()["vllm"]
     is_json = _JSON.match(text) is not None
-    is_settings = paper.is_settings(lines)
+    is_settings = config_files.is_settings(lines)
     if not is_json and (is_settings or _FLAGS.search(text)):
         return Kind.FLAGS, None
     if is_json and is_settings:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lensd_collectors.read import Kind, read
-from lensd_collectors.read.paper import CHANGED, read_settings
+from lensd_collectors.read.config_files import CHANGED, read_settings
 from lensd_collectors.rows import ConfigFact, Event
 
 NGINX = """location /v1/ {
