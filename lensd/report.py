@@ -248,13 +248,12 @@ def _course(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ended = (course.outcome or "").replace("_", " ") + (f" (HTTP {course.status})" if course.status else "")
     no_token = not course.completion_tokens and course.outcome not in (None, "ok", "refused")
     no_token &= course.ttft_ms is None or course.completion_tokens == 0
-    behind = f" behind {course.most_running:.0f} running" if course.most_running is not None else ""
     parts = {
         "request": [course.request_id or "", ended],
         "into the engine": [
             said("after {}", course.entered_ms),
             said("waited {} for a slot", course.queue_ms),
-            f"up to {course.most_waiting:.0f} waited{behind}" if course.most_waiting is not None else "",
+            _in_line(course),
         ],
         "first token": ["none was seen" if no_token else said("after {}", course.ttft_ms)],
         "speed": [
@@ -266,6 +265,13 @@ def _course(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         "limit": [said("the caller's was {}", course.client_timeout_ms), said("it took {}", course.total_ms)],
     }
     return [(name, ", ".join(filter(None, lines))) for name, lines in parts.items() if any(lines)]
+
+
+def _in_line(course: Course) -> str:
+    if course.most_waiting is None:
+        return ""
+    behind = f" behind {course.most_running:.0f} running" if course.most_running is not None else ""
+    return f"up to {course.most_waiting:.0f} waited{behind}" if course.most_waiting else f"nobody waited{behind}"
 
 
 def _waterfall(diagnosis: Diagnosis, paint: Callable[[str, str], str]) -> list[str]:

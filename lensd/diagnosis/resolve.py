@@ -102,7 +102,7 @@ class LiveCites:
         elif table == "config_facts":
             quote = f"{row['name']}={row['value']}"
         else:
-            quote = f"{column}={_value(value)}"
+            quote = f"{column}={_value(value)}" if value is not None else None
         return Evidence(text="", quote=quote, source=src)
 
     def _rows(self, table: str, sources: Iterable[str], also: str = "true", names: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
