@@ -1,10 +1,11 @@
 """Requests for which a real vLLM emits nothing, refused or left, are in the store with their right end: direct and through the gateway."""
 
+import signal
 import time
 
 import pytest
 from gateway_real import Caller, ask, running, seconds_until, waiting
-from house import House, in_background, until
+from house import House, until
 from stages_real import Place, is_exact, settled, sources
 
 pytestmark = pytest.mark.engine
@@ -68,28 +69,18 @@ def test_a_refusal(house, door, name, path, body, key, status, inside, outside, 
 
 
 def test_an_engine_that_is_too_busy_and_callers_that_leave_its_line(house, door):
-    ids, callers = [], []
-
-    def fill():
-        ids.append(name_of(door, house, f"busy-{len(ids)}"))
-        callers.append(Caller(house.engine, CHAT, LONG, headers={"X-Request-Id": ids[-1]}))
-
-    for _ in range(25):
-        fill()
+    ids = [name_of(door, house, f"busy-{number}") for number in range(25)]
+    callers = [Caller(house.engine, CHAT, LONG, headers={"X-Request-Id": ident}) for ident in ids]
     seconds_until(lambda: waiting(house.engine) >= 12)
-    whole = {**LONG, "stream": False}  # a stream is told inside a 200
-    for number in range(8):
-        asked, answers = name_of(door, house, f"too-busy-{number}"), []
-        headers = {"X-Request-Id": asked}
-        thread = in_background(lambda: answers.append(ask(door, CHAT, whole, headers=headers)))  # noqa: B023 - joined below
-        while thread.is_alive():  # the gateway tries again for a while, and one of its attempts may find a place
-            fill()
-            thread.join(0.1)
-        if answers[0].status == 503:
-            break
-    assert answers[0].status == 503
-    for caller in callers:
-        caller.leave()
+    asked, core = name_of(door, house, "too-busy"), house.engine.core_pid()
+    house.engine.signal(signal.SIGSTOP, core)  # however fast it is, no place becomes free: the gateway tries again for a while
+    try:
+        answer = ask(door, CHAT, {**LONG, "stream": False}, headers={"X-Request-Id": asked})  # a stream is told inside a 200
+        for caller in callers:
+            caller.leave()
+    finally:
+        house.engine.signal(signal.SIGCONT, core)
+    assert answer.status == 503
     seconds_until(lambda: running(house.engine) + waiting(house.engine) == 0)
     rows = settled(house, [*ids, asked])
     refused = rows.pop(asked)
