@@ -8,7 +8,6 @@ PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
-PYTEST_ARGS ?=
 TOOLS := tools/imports.py tools/docs.py tools/lock.py tools/screenshot.py tools/record_demo.py tools/score.py tools/ablate.py tools/engine/build.py tools/engine/serve.py tools/engine/torch_source.py
 
 help: ## this list
@@ -38,9 +37,16 @@ engine: ## the CPU vLLM and its tiny model in .engine
 demo: setup ## seven faults on a real engine, each diagnosed; ONCE=1 ends after the tour, ENGINE_URL=... uses a running engine
 	@$(PY) -m lensd demo $(if $(ONCE),--once) $(if $(ENGINE_URL),--engine-url '$(ENGINE_URL)')
 
-test: setup ## all tests, the ones against the real engine too
+test: setup ## all tests: on every core those without an engine, then those against a real one; PYTEST_ARGS=... for some
 	@$(MAKE) --no-print-directory engine || echo "engine: not built; the tests that need it are named below" >&2
+ifdef PYTEST_ARGS
 	@$(PY) -m pytest $(PYTEST_ARGS)
+else
+	@failed=0; \
+	$(PY) -m pytest -m "not engine" --numprocesses logical --maxprocesses 4 --dist loadfile || failed=1; \
+	$(PY) -m pytest -m engine || failed=1; \
+	exit $$failed
+endif
 
 test-kv-settings: setup engine ## the KV cache of a real engine under every setting that is predicted, each with a start of its own
 	@LENSD_EVERY_KV_SETTING=1 LENSD_REQUIRE=engine $(PY) -m pytest tests/engine/test_kv_blocks_real.py $(PYTEST_ARGS)

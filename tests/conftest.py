@@ -1,5 +1,7 @@
 """What every test may ask for: `require("engine")`, a browser, and a summary that names what did not run.
 
+A test says its figures with `record_property("figures", text)`; the summary prints them, whichever process ran it.
+
 `LENSD_REQUIRE=engine,chromium` (set in CI) turns a missing thing into a failure.
 """
 
@@ -100,6 +102,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in out.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         by_reason.setdefault(reason.removeprefix("Skipped: "), []).append(report.nodeid)
+    for report in out.stats.get("passed", []):
+        for name, text in report.user_properties:
+            if name == "figures":
+                out.section(report.nodeid)
+                out.write_line(text)
     if by_reason:
         out.section("did not run")
     for reason, tests in sorted(by_reason.items()):

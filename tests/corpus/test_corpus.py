@@ -52,7 +52,7 @@ def test_another_case_is_not_given_a_cause_it_does_not_have(case, diagnosed: Dia
     assert found.verdict.label not in true.traps
 
 
-def test_the_score(diagnosed: Diagnosed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_score(diagnosed: Diagnosed, tmp_path: Path, record_property: Callable[[str, str], None]) -> None:
     """The scorer's own line, which ours must agree with. No trap, nothing missed, no cause where there is none."""
     judged = [scoring.Judged(one, scoring.prediction(diagnosed(one.id))) for one in INCIDENTS]
     predictions = {
@@ -63,8 +63,7 @@ def test_the_score(diagnosed: Diagnosed, tmp_path: Path, capsys: pytest.CaptureF
     given.write_text(json.dumps(predictions))
     run = subprocess.run([sys.executable, HERE / "score.py", given, "--split", "given"], capture_output=True, text=True, check=True)
     line = run.stdout.splitlines()[0]
-    with capsys.disabled():
-        print(f"\n{line}")
+    record_property("figures", line)
     figures = dict(re.findall(r"(\S+)=(\S+)", line))
     ours = scoring.score(judged)
     for name in ("top1", "top3", "kind", "stage", "trap_rate", "cite_recall"):

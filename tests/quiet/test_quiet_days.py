@@ -6,7 +6,7 @@ that says why it is a good one.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -146,10 +146,9 @@ def evaluated(evaluation: Evaluation) -> set[str]:
 
 
 def test_every_stable_rule_was_quiet_on_three_days_on_which_it_could_have_spoken(
-    whole_days: dict[str, tuple[Diagnosis, Evaluation]], capsys: pytest.CaptureFixture[str]
+    whole_days: dict[str, tuple[Diagnosis, Evaluation]], record_property: Callable[[str, str], None]
 ) -> None:
     days = Counter(rule for _, evaluation in whole_days.values() for rule in evaluated(evaluation))
     counts = {name: days[name] for name, book in sorted(BOOKS.items()) if book.status == "stable"}
-    with capsys.disabled():
-        print("\n" + "\n".join(f"{name:<40} evaluated on {number} days" for name, number in counts.items()))
+    record_property("figures", "\n".join(f"{name:<40} evaluated on {number} days" for name, number in counts.items()))
     assert {name: number for name, number in counts.items() if number < LEAST_DAYS} == {}
