@@ -1,8 +1,9 @@
-"""`lensd demo`: seven faults named right on an engine of its own; an engine of somebody else's is left alone."""
+"""`lensd demo`: seven faults named right on an engine of its own, and from their bundles; an engine of somebody else's is left alone."""
 
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -39,6 +40,17 @@ def test_seven_faults_are_named_right_on_an_engine_of_its_own(require, tmp_path)
     assert "webhook: 1 alert for engine-crash" in done.stdout
     assert "7 of 7 faults named right, 2 healthy requests called no-incident, 0 not run" in done.stdout
     assert done.returncode == 0
+    told = re.findall(r"^[a-z ]+: ([a-z-]+) \(ok\)$.*?lensd diagnose (\S+)$", done.stdout, re.MULTILINE | re.DOTALL)
+    assert [label for label, _ in told] == ["no-incident", "no-incident", *FAULTS.values()]
+    assert {ident: from_bundle(tmp_path / "demo", ident) for _, ident in told} == {ident: label for label, ident in told}
+
+
+def from_bundle(folder, ident):
+    """The label that triage gives to the bundle of a request of the demo."""
+    packed = folder / f"{ident}.zip"
+    for words in (("bundle", ident, "-o", str(packed), "--config", str(folder / "lensd.toml")), ("triage", str(packed), "--json")):
+        done = subprocess.run([sys.executable, "-m", "lensd", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return json.loads(done.stdout)["verdict"]["label"]
 
 
 def test_an_engine_that_is_not_ours_keeps_its_processes_and_its_other_callers(engine, tmp_path):
