@@ -46,7 +46,7 @@ class Records(ABC):
         )  # fmt: skip
 
     def spans(self, make: Callable[[], list[str]], count: int) -> None:
-        """Finished spans that belong together, `count` of them or about, as `span_json.write` gives them; `make` runs later.
+        """Finished spans that belong together, `count` of them, as `span_json.write` gives them; `make` runs later.
 
         One text may hold several, with commas between them.
         """
@@ -136,11 +136,11 @@ class Batch(Records):
     """Records that reach the receiver in one body each of traces, metrics and logs; made by `Exporter.batch`."""
 
     def __init__(self) -> None:
-        self.records: list[Pending] = []
+        self.records: list[tuple[Pending, int]] = []  # each with how many it stands for
         self.count = 0
 
     def _put(self, record: Pending, count: int = 1) -> None:
-        self.records.append(record)
+        self.records.append((record, count))
         self.count += count
 
 

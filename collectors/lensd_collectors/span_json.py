@@ -131,7 +131,7 @@ def _kept_pair(key: str, value: str | bool | int) -> str:
 
 def quoted(text: str) -> str:
     """As a JSON string."""
-    return encode_basestring_ascii(otlp.text(text))
+    return encode_basestring_ascii(text if text.isascii() else otlp.text(text))
 
 
 _kept = functools.lru_cache(1024)(quoted)

@@ -43,8 +43,8 @@ class Sent(Records):
     def batch(self) -> Iterator[Batch]:
         collected = Batch()
         yield collected
-        for record in collected.records:
-            self._put(record)
+        for record, count in collected.records:
+            self._put(record, count)
 
 
 def plain(pairs: Any) -> dict[str, Any]:

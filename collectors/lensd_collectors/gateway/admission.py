@@ -12,7 +12,7 @@ from lensd_collectors.gateway.context import ContextCheck, estimate
 from lensd_collectors.gateway.decisions import Refused
 from lensd_collectors.gateway.degrade import Degraded, Switches
 from lensd_collectors.gateway.dispatch import Order
-from lensd_collectors.gateway.fleet import Fleet, TargetState
+from lensd_collectors.gateway.fleet import Fleet, Target, TargetState
 from lensd_collectors.gateway.heads import Heads
 from lensd_collectors.gateway.keyring import Key, KeyRing
 from lensd_collectors.gateway.meter import Lease, Meter
@@ -85,7 +85,10 @@ class Admission:
         lease = self._meter.admit(key, estimate(data)) if key is not None else None
         try:
             capped = asked if cap is None else msgspec.structs.replace(asked, max_tokens=cap, max_tokens_least=cap)
-            await self._check_prompt(record, _own_limit(key, degraded), models[0], capped, data)
+            target = self._fleet.pick(models[0])
+            limits = self._prompt_limits(target, _own_limit(key, degraded), models[0], capped, len(data))
+            if target is not None and limits is not NO_LIMITS:
+                await self._check_prompt(record, target, limits, models[0], capped, data)
             return Ticket(Order(models, _body(record, asked, data, models[0], cap)), lease)
         except BaseException:
             if lease is not None:
@@ -136,16 +139,18 @@ class Admission:
             raise Refused(Decision.OVERLOADED, reason=f"load shedding refuses {models[0]}", retry_after_s=degraded.retry_after_s)
         return models, degraded
 
-    async def _check_prompt(self, record: Record, limits: PromptLimits, model: str, asked: Asked, data: bytes) -> None:
-        target = self._fleet.pick(model)
+    def _prompt_limits(self, target: Target | None, own: PromptLimits, model: str, asked: Asked, size: int) -> PromptLimits:
+        """What the prompt has to be held against, `own` being the gateway's limit on it."""
         if target is None:
-            return  # nobody can be asked, and nobody will answer it
-        if self._checks_context and (context := self._fleet.max_model_len(model, target)):
-            if limits is NO_LIMITS and len(data) + TEMPLATE_TOKENS <= context and (asked.max_tokens_least or 0) <= context:
-                return  # as nearly all: a byte is a token at most
-            limits = msgspec.structs.replace(limits, context=context)
-        if limits is NO_LIMITS:
-            return
+            return NO_LIMITS  # nobody can be asked, and nobody will answer it
+        context = self._fleet.max_model_len(model, target) if self._checks_context else None
+        if not context:
+            return own
+        if own is NO_LIMITS and size + TEMPLATE_TOKENS <= context and (asked.max_tokens_least or 0) <= context:
+            return NO_LIMITS  # as nearly all: a byte is a token at most
+        return msgspec.structs.replace(own, context=context)
+
+    async def _check_prompt(self, record: Record, target: Target, limits: PromptLimits, model: str, asked: Asked, data: bytes) -> None:
         found = None
         if len(data) > BIG_BODY:
             found = await asyncio.to_thread(need, asked, data, record.route, limits, model=model)

@@ -232,7 +232,10 @@ class Gateway:
             if route.kind in (Kind.MODELS, Kind.MODEL):
                 await self._list_models(route, record, key, scope, send)
                 return
-            body = await self._read(record, heads, receive, send)
+            body = send.whole_body()
+            if body is None or len(body) > self._config.max_body_bytes:
+                body = await self._read(heads, record, receive)
+            record.body_read = self._clock()
             ticket = await self._admission.admit(record, key, body, scope["query_string"])
             await self._dispatcher.run(record, ticket.order, heads, send)
         except Refused as refusal:
@@ -262,12 +265,9 @@ class Gateway:
         await send_whole(record, send, 200, body)
         record.bytes_out = len(body)
 
-    async def _read(self, record: Record, heads: Heads, receive: Receive, send: Sender) -> bytes:
+    async def _read(self, heads: Heads, record: Record, receive: Receive) -> bytes:
+        """A body that has not come whole yet."""
         most = self._config.max_body_bytes
-        whole = send.whole_body()
-        if whole is not None and len(whole) <= most:
-            record.body_read = self._clock()
-            return whole
         too_large = heads.content_length is not None and heads.content_length > most
         parts: list[bytes] = []
         size = 0
@@ -283,7 +283,6 @@ class Gateway:
             too_large = size > most
             parts.append(part)
             if not message.get("more_body", False) and not too_large:
-                record.body_read = self._clock()
                 return parts[0] if len(parts) == 1 else b"".join(parts)
         raise Refused(Decision.BODY_TOO_LARGE, f"the body is larger than {most} bytes")
 

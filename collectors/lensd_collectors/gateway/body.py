@@ -27,7 +27,9 @@ _SAME_LIMIT: Final = frozenset(LIMIT_NAMES[CHAT])
 _WATCHED: Final = frozenset({"model", "stream"}.union(*LIMIT_NAMES.values()))
 _MOST: Final = 2**63 - 1
 _FREE: Final = re.compile(rb'\{\s*"type"\s*:\s*"text"')
-_BOUND: Final = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "ebnf")
+_BOUND: Final = frozenset(
+    ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "ebnf")
+)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ def read_body(data: bytes, route: str, query: bytes = b"") -> Asked:
 def _is_bound(fields: Fields) -> bool:
     form = bytes(fields.get("response_format", b"null"))
     return (form != b"null" and not _FREE.match(form)) or any(
-        bytes(fields.get(name, b"null")) not in (b"null", b"false") for name in _BOUND
+        bytes(fields[name]) not in (b"null", b"false") for name in _BOUND.intersection(fields)
     )
 
 

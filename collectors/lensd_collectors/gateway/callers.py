@@ -41,7 +41,6 @@ class CallerProtocol(HttpToolsProtocol):
     _data = b""
     _again = b""  # to be read in place of what was read last
     _served: Cycle | None = None  # the request under way; `cycle` may be one that waits behind it
-    _expects_100 = False
     _closes_at = math.inf  # the loop's time at which the connection is closed, should nothing more come
 
     on_lost: Callable[[], None] | None = None  # set while a request is served
@@ -126,16 +125,13 @@ class CallerProtocol(HttpToolsProtocol):
             self._close_in(self.timeout_keep_alive)
 
     def on_message_begin(self) -> None:
-        self.url, self.headers, self._expects_100 = b"", [], False
+        self.url, self.headers = b"", []
         self._in_head, self._head_since = True, self.loop.time()
         self._head_bytes, self._is_at_start = len(self._data) if self._is_at_start else 0, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else a trailer: whoever is in front of the gateway has not looked at it, and nobody reads it
-            name = name.lower()
-            self.headers.append((name, value))
-            if name == b"expect" and value.lower() == b"100-continue":
-                self._expects_100 = True
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -164,9 +160,8 @@ class CallerProtocol(HttpToolsProtocol):
     def _begin(self, scope: dict[str, Any], *, keep_alive: bool) -> None:
         before = self.cycle
         cycle: Any = Cycle(
-            scope, self.transport, self.flow, self.server_state.default_headers, self.on_response_complete,
-            expects_100=self._expects_100, keep_alive=keep_alive,
-        )  # fmt: skip
+            scope, self.transport, self.flow, self.server_state.default_headers, self.on_response_complete, keep_alive=keep_alive
+        )
         self.cycle = cycle
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
@@ -217,7 +212,6 @@ class CallerProtocol(HttpToolsProtocol):
             "type": "http", "http_version": "1.1", "method": "_OTHER", "path": "-", "query_string": b"", "headers": [],
             "client": self.client, CONNECTION: self, UNREAD: refusal,
         }  # fmt: skip
-        self._expects_100 = False
         self._begin(scope, keep_alive=False)
 
     def _should_upgrade(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from lensd_collectors.gateway.ids import TIMEOUT_NAMES, read_client_timeout
+from lensd_collectors.gateway.ids import read_client_timeout
 from lensd_collectors.gateway.keyring import Presented
 
 Header = tuple[bytes, bytes]
@@ -22,7 +22,6 @@ _KEPT_BACK: Final = HOP_BY_HOP | set(_KEY_HEADERS) | {
     b"authorization", b"cookie",  # the caller's credentials are for the gateway
     b"x-request-id", b"traceparent",  # replaced by ours
 }  # fmt: skip
-_ALSO_READ: Final = TIMEOUT_NAMES | {b"x-session-id"}
 
 
 class Heads(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,27 +36,21 @@ class Heads(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_heads(raw: list[Header]) -> Heads:
     """Of a header sent twice, the first counts for us; all that may go on goes on, in order."""
-    named: dict[bytes, bytes] = {}
-    forwarded: list[Header] = []
+    named = dict(reversed(raw))
     times = 0
-    for each in raw:
-        name = each[0]
-        if name in _KEPT_BACK:
-            times += name == b"authorization"
-            named.setdefault(name, each[1])
-        else:
-            forwarded.append(each)
-            if name in _ALSO_READ:
-                named.setdefault(name, each[1])
+    if b"authorization" in named:
+        times = 1 if len(named) == len(raw) else sum(name == b"authorization" for name, _ in raw)
+    forwarded = [each for each in raw if each[0] not in _KEPT_BACK]
     if b"connection" in named:
         nominated = {each.strip().lower() for each in named[b"connection"].split(b",")}
         forwarded = [each for each in forwarded if each[0] not in nominated]
+    get = named.get
     return Heads(
-        presented=Presented(authorization=named.get(b"authorization"), times=times, elsewhere="" if times else _elsewhere(named)),
-        request_id=named.get(b"x-request-id"),
-        traceparent=named.get(b"traceparent"),
-        session_id=named.get(b"x-session-id"),
-        content_length=_length(named.get(b"content-length")),
+        presented=Presented(authorization=get(b"authorization"), times=times, elsewhere="" if times else _elsewhere(named)),
+        request_id=get(b"x-request-id"),
+        traceparent=get(b"traceparent"),
+        session_id=get(b"x-session-id"),
+        content_length=_length(get(b"content-length")),
         client_timeout_ms=read_client_timeout(named),
         forwarded=forwarded,
     )

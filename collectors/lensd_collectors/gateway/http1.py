@@ -209,15 +209,11 @@ class Connection(asyncio.Protocol):
         headers = self.headers
         if len(headers) > MAX_HEADERS or (self._bare > MAX_BARE and sum(len(name) + len(value) for name, value in headers) > MAX_BARE):
             raise BrokenError("the head of its reply is too long")
-        has_length = is_chunked = False
-        for name, value in headers:
-            if name == b"content-length":
-                has_length = True
-            elif name == b"transfer-encoding":
-                if is_chunked or value.lower() != b"chunked":
-                    raise BrokenError("its reply has a transfer coding other than chunked")
-                is_chunked = True
-        self._has_head, self._ends_with_connection = True, not has_length and not is_chunked
+        named = dict(headers)
+        is_chunked = b"transfer-encoding" in named
+        if is_chunked and [value.lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
+            raise BrokenError("its reply has a transfer coding other than chunked")
+        self._has_head, self._ends_with_connection = True, not is_chunked and b"content-length" not in named
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)

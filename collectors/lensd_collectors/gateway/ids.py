@@ -1,9 +1,10 @@
 """Request and trace ids, and the caller's own time limit: what it sent where that is sane; ids else made here."""
 
+import functools
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 MAX_REQUEST_ID: Final = 128
@@ -29,24 +30,16 @@ class IdSource:
     """New trace and span ids, 32 and 16 hex digits, never all zero."""
 
     def __init__(self, source: random.Random) -> None:
-        self._source = source
-        self._digits, self._used = "", 0
+        self.trace_id = functools.partial(next, _new_ids(source, 32))
+        self.span_id = functools.partial(next, _new_ids(source, 16))
 
-    def trace_id(self) -> str:
-        return self._take(32)
 
-    def span_id(self) -> str:
-        return self._take(16)
-
-    def _take(self, length: int) -> str:
-        """From many made at once: a few ids are made for every request."""
-        start = self._used
-        end = self._used = start + length
-        made = self._digits[start:end]
-        if len(made) < length:
-            self._digits, self._used = self._source.randbytes(4096).hex(), length
-            made = self._digits[:length]
-        return made if made.strip("0") else "1".zfill(length)
+def _new_ids(source: random.Random, length: int) -> Iterator[str]:
+    """For ever; many made at once, since a few are made for every request, and all of them left out where one is zero."""
+    while True:
+        made = source.randbytes(4096).hex(" ", length // 2).split()
+        if "0" * length not in made:
+            yield from made
 
 
 def read_traceparent(value: bytes | None) -> Parent | None:

@@ -4,12 +4,12 @@ Labels are bounded: routes, models and statuses that are not known share one val
 a caller or an engine wrote becomes a label. `docs/conventions.md` lists METRICS.
 """
 
-import bisect
 import importlib.metadata
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from prometheus_client import generate_latest
@@ -32,6 +32,7 @@ _STATUSES: Final = {0: NONE, 499: "499", **{int(each): str(int(each)) for each i
 _UPSTREAM_FIRST_BYTE: Final = "upstream_first_byte"
 _TOTAL: Final = "total"
 _ACTS: Final = frozenset(Act)
+_BUCKETS_NS: Final = tuple(round(each * 1e9) for each in BUCKETS_S)
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -117,37 +118,61 @@ class _Totals:
         self.values: dict[tuple[str, ...], float] = {}
 
     def add(self, amount: float, *labels: str) -> None:
-        self.values[labels] = self.values.get(labels, 0.0) + amount
+        values = self.values
+        values[labels] = values.get(labels, 0.0) + amount
 
     def collect(self) -> Metric:
         return _family(self.name, dict(self.values))
 
 
-class _Times:
-    """A histogram by label values, in seconds."""
+class _Row:
+    """What a histogram has counted for its label values; who counts keeps it, and looks up no labels."""
 
-    __slots__ = ("counts", "name", "sums")
+    __slots__ = ("counts", "sum_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_ns = 0
+
+    def add(self, start: int, end: int) -> None:
+        """From one instant to another, in nanoseconds; none where they are the wrong way round."""
+        took = end - start if end > start else 0
+        self.counts[bisect_left(_BUCKETS_NS, took)] += 1
+        self.sum_ns += took
+
+
+class _Times:
+    """A histogram by label values, shown in seconds. A row that has counted nothing yet is not shown."""
+
+    __slots__ = ("name", "rows")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.counts: dict[tuple[str, ...], list[int]] = {}
-        self.sums: dict[tuple[str, ...], float] = {}
+        self.rows: dict[tuple[str, ...], _Row] = {}
 
-    def add(self, seconds: float, *labels: str) -> None:
-        counts = self.counts.get(labels)
-        if counts is None:
-            counts = self.counts[labels] = [0] * (len(BUCKETS_S) + 1)
-            self.sums[labels] = 0.0
-        counts[bisect.bisect_left(BUCKETS_S, seconds)] += 1
-        self.sums[labels] += seconds
+    def row(self, *labels: str) -> _Row:
+        row = self.rows[labels] = _Row()
+        return row
 
     def collect(self) -> Metric:
         described = _BY_NAME[self.name]
         family = HistogramMetricFamily(self.name, described.help, labels=described.labels)
-        for labels, counts in list(self.counts.items()):
-            bounds = [*(str(float(each)) for each in BUCKETS_S), "+Inf"]
-            family.add_metric(labels, list(zip(bounds, itertools.accumulate(counts), strict=True)), self.sums[labels])
+        bounds = [*(str(float(each)) for each in BUCKETS_S), "+Inf"]
+        for labels, row in list(self.rows.items()):
+            if any(row.counts):
+                family.add_metric(labels, list(zip(bounds, itertools.accumulate(row.counts), strict=True)), row.sum_ns / 1e9)
         return family
+
+
+class _ModelTimes(NamedTuple):
+    """The rows of one model."""
+
+    total: _Row
+    auth_routing: _Row
+    upstream_first_byte: _Row
+    streaming: _Row
+    max_gap: _Row
+    ttft: _Row
 
 
 class Metrics:
@@ -167,6 +192,7 @@ class Metrics:
         self._upstream_states = tuple(upstream_states)
         self._version = version if version is not None else importlib.metadata.version("lensd")
         self._models: dict[str, str] = {}
+        self._times: dict[str, _ModelTimes] = {}  # by label
         self._requests = _Totals("lensd_gateway_requests_total")
         self._stages = _Times("lensd_gateway_stage_seconds")
         self._ttft = _Times("lensd_gateway_ttft_seconds")
@@ -185,11 +211,12 @@ class Metrics:
         model = self._label(record.dispatched_model or asked)
         route = record.route if record.route in self._routes else OTHER
         self._requests.add(1, route, model, record.outcome, record.decision, _STATUSES.get(record.status, OTHER), record.said_by)
-        self._observe_times(record, model)
-        if record.facts.prompt_tokens:
-            self._tokens.add(record.facts.prompt_tokens, "prompt", model)
-        if record.facts.completion_tokens:
-            self._tokens.add(record.facts.completion_tokens, "completion", model)
+        self._observe_times(record, self._times.get(model) or self._new_times(model))
+        facts = record.facts
+        if facts.prompt_tokens:
+            self._tokens.add(facts.prompt_tokens, "prompt", model)
+        if facts.completion_tokens:
+            self._tokens.add(facts.completion_tokens, "completion", model)
         if record.attempts > 1:
             self._retries.add(record.attempts - 1, model)
         if record.timeout_kind is not None:
@@ -208,20 +235,33 @@ class Metrics:
         families = itertools.chain((each.collect() for each in counted), self._now(state))
         return generate_latest(_Page(families)), CONTENT_TYPE
 
-    def _observe_times(self, record: Record, model: str) -> None:
+    def _new_times(self, model: str) -> _ModelTimes:
+        made = self._times[model] = _ModelTimes(
+            total=self._stages.row(_TOTAL, model),
+            auth_routing=self._stages.row(Stage.AUTH_ROUTING, model),
+            upstream_first_byte=self._stages.row(_UPSTREAM_FIRST_BYTE, model),
+            streaming=self._stages.row(Stage.STREAMING, model),
+            max_gap=self._max_gap.row(model),
+            ttft=self._ttft.row(model),
+        )
+        return made
+
+    @staticmethod
+    def _observe_times(record: Record, times: _ModelTimes) -> None:
         """Only of what happened: a stamp that is missing is no time of zero."""
-        stages = self._stages
-        stages.add(_seconds(record.received, record.ended), _TOTAL, model)
-        if first_sent := next((each.sent for each in record.earlier if each.sent), record.sent):
-            stages.add(_seconds(record.received, first_sent), Stage.AUTH_ROUTING, model)
-        if record.sent and record.first_byte:
-            stages.add(_seconds(record.sent, record.first_byte), _UPSTREAM_FIRST_BYTE, model)
+        received, sent = record.received, record.sent
+        times.total.add(received, record.ended)
+        first_sent = next((each.sent for each in record.earlier if each.sent), sent) if record.earlier else sent
+        if first_sent:
+            times.auth_routing.add(received, first_sent)
+        if sent and record.first_byte:
+            times.upstream_first_byte.add(sent, record.first_byte)
         if not record.is_sse or not record.first_out:
             return
-        stages.add(_seconds(record.first_out, record.last_out or record.ended), Stage.STREAMING, model)
-        self._max_gap.add(record.max_gap / 1e9, model)
+        times.streaming.add(record.first_out, record.last_out or record.ended)
+        times.max_gap.add(0, record.max_gap)
         if record.first_content:
-            self._ttft.add(_seconds(record.received, record.first_content), model)
+            times.ttft.add(received, record.first_content)
 
     def _label(self, model: str) -> str:
         known = self._models.get(model)
@@ -278,7 +318,3 @@ def _family(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family
-
-
-def _seconds(start: int, end: int) -> float:
-    return max(0, end - start) / 1e9

@@ -196,7 +196,5 @@ class Relay:
 
 
 def _is_stream(reply: Reply) -> bool:
-    for name, value in reply.headers:
-        if name == b"content-type":
-            return value.lstrip().lower().startswith(b"text/event-stream")
-    return False
+    content_type = dict(reversed(reply.headers)).get(b"content-type", b"")
+    return content_type.lstrip().lower().startswith(b"text/event-stream")

@@ -4,7 +4,6 @@ Chat and text completions and embeddings, /v1/responses, and /v1/messages; whole
 form here. Texts are decoded in passing and never kept.
 """
 
-import contextlib
 import math
 from typing import Any, Final
 
@@ -91,11 +90,12 @@ class Facts(msgspec.Struct, eq=False):
             self._finish(_INCOMPLETE.get(reason, reason) if isinstance(reason, str) else "length")
 
     def _take_usage(self, usage: "_Usage") -> None:
-        self.prompt_tokens = _count(usage.prompt_tokens, _count(usage.input_tokens, self.prompt_tokens))
-        self.completion_tokens = _count(usage.completion_tokens, _count(usage.output_tokens, self.completion_tokens))
+        self.prompt_tokens = _count(usage.prompt_tokens, usage.input_tokens, self.prompt_tokens)
+        self.completion_tokens = _count(usage.completion_tokens, usage.output_tokens, self.completion_tokens)
         details = usage.prompt_tokens_details or usage.input_tokens_details
         cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
-        self.cached_tokens = _count(cached, self.cached_tokens)
+        if cached is not None:
+            self.cached_tokens = _count(cached, None, self.cached_tokens)
 
     def _take_metrics(self, metrics: dict[str, Any]) -> None:
         """vLLM's own times of the request, all by the engine's monotonic clock; null where a stage was not reached.
@@ -198,8 +198,10 @@ NOT_AN_EVENT: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 def read_reply(body: bytes) -> Facts:
     """Facts of a reply that is one JSON object; nothing known where it is not."""
     facts = Facts()
-    with contextlib.suppress(*NOT_AN_EVENT):
+    try:
         facts.take(decode_event(body))
+    except NOT_AN_EVENT:
+        return facts  # as far as it could be read
     return facts
 
 
@@ -207,8 +209,11 @@ def _text(value: object) -> str | None:
     return value[:MAX_TEXT] if isinstance(value, str) else None
 
 
-def _count(value: object, known: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else known
+def _count(value: object, other: object, known: int | None) -> int | None:
+    """The first that is a number of tokens, of a value, another name's and what is known already."""
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    return known if other is None else _count(other, None, known)
 
 
 def _duration(value: object, known: float | None) -> float | None:

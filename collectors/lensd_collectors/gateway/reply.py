@@ -62,7 +62,7 @@ def own_headers(record: Record, said_by: SaidBy) -> list[Header]:
     headers = [
         (b"x-request-id", record.request_id.encode()),
         (b"traceparent", write_traceparent(record.trace_id, record.span_id).encode()),
-        (b"x-lensd-said-by", said_by.value.encode()),
+        (b"x-lensd-said-by", said_by.encode()),
     ]
     if record.dispatched_model and record.dispatched_model != record.model:
         headers.append((b"x-lensd-model", record.dispatched_model.encode("latin-1", "replace")))

@@ -2,7 +2,8 @@
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from lensd_collectors import conventions as c
@@ -10,16 +11,22 @@ from lensd_collectors.conventions import Outcome
 from lensd_collectors.gateway.config import GatewayConfig
 from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.gateway.record import Record
-from lensd_collectors.gateway.spans import request_spans
+from lensd_collectors.gateway.spans import request_spans, span_count
 from lensd_collectors.otlp import Attributes
 
 SLICE = 50  # records turned into spans before the loop may serve again
 
 
+class Spans(Protocol):
+    """Takes spans that go out together."""
+
+    def spans(self, make: Callable[[], list[str]], count: int) -> None: ...
+
+
 class Exporter(Protocol):
     """What the gateway needs of `lensd_collectors.export.Exporter`."""
 
-    def spans(self, make: Callable[[], list[str]], count: int) -> None: ...
+    def batch(self) -> AbstractContextManager[Spans]: ...
 
     dropped: int
     failed: int
@@ -60,8 +67,7 @@ class Reporter:
     def drain(self) -> Iterator[None]:
         """Sends all that is finished; yields after each slice."""
         while self._finished:
-            for _ in range(min(SLICE, len(self._finished))):
-                self._send(self._finished.popleft())
+            self._send([self._finished.popleft() for _ in range(min(SLICE, len(self._finished)))])
             yield
 
     def tell_dropped(self, at_ns: int) -> None:
@@ -85,13 +91,17 @@ class Reporter:
                 name, at_ns=record.wall(now), attributes=progress_attributes(record, now), trace_id=record.trace_id, span_id=record.span_id
             )
 
-    def _send(self, record: Record) -> None:
-        if self._observe is not None:
-            self._observe(record)
-        count = 2 + bool(record.sent) + bool(record.first_out) + sum([each.sent > 0 for each in record.earlier])
+    def _send(self, records: Sequence[Record]) -> None:
+        """As one item of the exporter's queue: it has room for all of them, or drops all."""
         before = self.exporter.dropped
-        self.exporter.spans(functools.partial(request_spans, record, self._ids), count)
-        self.dropped += self.exporter.dropped != before
+        with self.exporter.batch() as batch:
+            for record in records:
+                batch.spans(functools.partial(request_spans, record, self._ids), span_count(record))
+        if self.exporter.dropped != before:
+            self.dropped += len(records)
+        if self._observe is not None:
+            for record in records:
+                self._observe(record)
 
 
 def progress_attributes(record: Record, now: int) -> Attributes:

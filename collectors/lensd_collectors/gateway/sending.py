@@ -26,14 +26,13 @@ class Cycle(RequestResponseCycle):
         default_headers: Iterable[tuple[bytes, bytes]],
         on_response: Callable[[], None],
         *,
-        expects_100: bool,
         keep_alive: bool,
     ) -> None:
         # All that uvicorn's own code asks of it; not its __init__, which takes as long as the rest.
         self.scope: Any = scope
         self.transport, self.flow, self.on_response = transport, flow, on_response
         self.message_event = _NOBODY_WAITS
-        self.disconnected, self.keep_alive, self.waiting_for_100_continue = False, keep_alive, expects_100
+        self.disconnected, self.keep_alive, self.waiting_for_100_continue = False, keep_alive, False
         self.body, self.more_body = bytearray(), True
         self.response_started = self.response_complete = False
         self.task: asyncio.Task[None] | None = None
@@ -60,9 +59,13 @@ class Cycle(RequestResponseCycle):
         """ASGI's; for what has not come yet, the one thing that a request waits for."""
         if self.message_event is _NOBODY_WAITS:
             self.message_event = asyncio.Event()
+            self.waiting_for_100_continue = not self.response_started and self._expects_100()
             if not self.more_body or self.body:
                 self.message_event.set()
         return await super().receive()
+
+    def _expects_100(self) -> bool:
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"])
 
     def whole_body(self) -> bytes | None:
         """The request's body, if all of it has come."""
@@ -102,22 +105,22 @@ class Cycle(RequestResponseCycle):
     send = __call__
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.response_started, self.waiting_for_100_continue = True, False
+        self.response_started = True
+        self.waiting_for_100_continue = False
         has_body = self.scope["method"] != "HEAD" and status not in _NO_BODY
         self._is_chunked = has_body and self.scope["http_version"] != "1.0"  # there the connection's end is the body's
-        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % each for each in (*self._default_headers, *headers)]]
-        is_closing = False
-        for name, value in headers:
-            if name == b"content-length":
-                self._is_chunked, self._left = False, int(value) if has_body else -1
-            elif name == b"connection" and value == b"close":
-                self.keep_alive, is_closing = False, True
-        if not self.keep_alive and not is_closing:
-            lines.append(b"connection: close\r\n")
+        lines = [*map(b": ".join, self._default_headers), *map(b": ".join, headers)]
+        named = dict(headers)
+        if (length := named.get(b"content-length")) is not None:
+            self._is_chunked, self._left = False, int(length) if has_body else -1
+        if named.get(b"connection") == b"close":
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close")
         if self._is_chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n")
-        head = self._head = b"".join(lines)
+            lines.append(b"transfer-encoding: chunked")
+        lines += (b"", b"")
+        head = self._head = STATUS_LINE[status] + b"\r\n".join(lines)
         if not head.count(b"\n") == head.count(b"\r") == len(lines):
             raise RuntimeError("a reply's header holds a line end: it would be more than one header")
 

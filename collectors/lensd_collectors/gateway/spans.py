@@ -1,6 +1,7 @@
 """A request that has ended as spans, written straight as text: most of it is the same from request to request."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 from lensd_collectors import conventions as c
@@ -27,14 +28,15 @@ def request_spans(record: Record, ids: IdSource) -> list[str]:
     trace_id, span_id, clock = record.trace_id, record.span_id, record.wall_ns - record.received  # which makes a stamp wall time
     request_id = span_json.quoted(record.request_id)
     status = span_json.status(_is_ok(record), record.error_message)
-    first_sent = next((each.sent for each in record.earlier if each.sent), 0) or record.sent
+    sent = record.sent
+    first_sent = (next((each.sent for each in record.earlier if each.sent), 0) if record.earlier else 0) or sent
     start, end = str(record.wall_ns), str(clock + record.ended)
     values = [trace_id, ids.span_id(), span_id, start, str(clock + first_sent) if first_sent else end, request_id, status]
-    stamps = (record.first_byte, record.first_content, record.last_byte) if record.sent else ()
-    if record.sent:
+    stamps = (record.first_byte, record.first_content, record.last_byte) if sent else ()
+    if sent:
         until = record.ended if record.outcome in _WAITED_TO_THE_END or not record.last_byte else record.last_byte
-        values += (trace_id, record.upstream_span_id, span_id, str(clock + record.sent), str(clock + until), request_id)
-        values += [repr((each - record.sent) / 1e6) for each in stamps if each]
+        values += (trace_id, record.upstream_span_id, span_id, str(clock + sent), str(clock + until), request_id)
+        values += [repr((each - sent) / 1e6) for each in stamps if each]
         values += (str(len(record.earlier) + 1), status) if record.earlier else (status,)
     if record.first_out:
         until = record.last_out or record.ended
@@ -47,6 +49,12 @@ def request_spans(record: Record, ids: IdSource) -> list[str]:
     )  # fmt: skip
     whole = span_json.fill(form, values)
     return [*_earlier_spans(record, request_id, clock), whole] if record.earlier else [whole]
+
+
+def span_count(record: Record) -> int:
+    """How many spans `request_spans` gives."""
+    count = 2 + (record.sent > 0) + (record.first_out > 0)
+    return count + sum([each.sent > 0 for each in record.earlier]) if record.earlier else count
 
 
 @functools.lru_cache(1024)
@@ -104,7 +112,8 @@ def _request_form(record: Record) -> tuple[str, list[str]]:
     """The same with gaps, and what goes into them. What a request has in common with others is written once for all of them."""
     facts, scanner = record.facts, record.scanner
     counts = (record.max_tokens, facts.prompt_tokens, facts.completion_tokens, facts.cached_tokens)
-    figures = [str(record.bytes_out), *[str(each) for each in counts if each is not None]]
+    has_counts = tuple([each is not None for each in counts])
+    figures = [str(record.bytes_out), *map(str, itertools.compress(counts, has_counts))]
     if facts.response_id is not None:
         figures.append(span_json.quoted(facts.response_id))
     if scanner is not None:
@@ -119,7 +128,7 @@ def _request_form(record: Record) -> tuple[str, list[str]]:
     form = _pairs_form(
         record.method, record.route, record.model, record.key_id, record.engine, record.upstream, record.streaming, record.status,
         record.outcome, record.said_by, record.decision, record.error_type, facts.model, facts.finish_reasons, record.attempts,
-        record.dispatched_model, record.rewritten, record.degraded, tuple([each is not None for each in counts]),
+        record.dispatched_model, record.rewritten, record.degraded, has_counts,
         facts.response_id is not None, scanner.done_seen if scanner is not None else None, has_rare,
     )  # fmt: skip
     return form, figures

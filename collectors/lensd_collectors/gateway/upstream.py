@@ -135,8 +135,8 @@ class Pool:
         self._idle: deque[Connection] = deque()  # the one that was used last is the last
         self._is_closed = False
 
-    async def connection(self) -> Connection:
-        """One that is idle, the last used first, else a new one. Raises NotTakenError."""
+    def idle(self) -> Connection | None:
+        """The one that was used last, of those that are idle."""
         oldest = self._clock() - POOL_IDLE_NS
         while self._idle:
             connection = self._idle.pop()
@@ -144,7 +144,7 @@ class Pool:
                 connection.used = True
                 return connection
             connection.close()
-        return await self.connect()
+        return None
 
     async def connect(self) -> Connection:
         """A new one, to the first of the host's addresses that takes it. Raises NotTakenError."""
@@ -208,7 +208,7 @@ class PooledClient:
     async def post(self, address: Address, headers: Sequence[Header], body: bytes, record: Record) -> Reply:
         head = _request_head(b"POST", address, headers, len(body))
         pool = self._pool(address.place)
-        connection = await pool.connection()
+        connection = pool.idle() or await pool.connect()
         record.sent, record.reused = self._clock(), connection.used
         try:
             connection.request(head, body)
@@ -260,10 +260,10 @@ class PooledClient:
 
 def _request_head(method: bytes, address: Address, headers: Sequence[Header], length: int) -> bytes:
     lines = [b"%s %s HTTP/1.1\r\nhost: %s\r\ncontent-length: %d" % (method, address.path, address.authority, length)]
-    lines += [b": ".join(each) for each in headers]
+    lines += map(b": ".join, headers)
     lines += (b"", b"")
     head = b"\r\n".join(lines)
-    if len(head) - len(head.translate(None, b"\r\n\0")) != 2 * (len(headers) + 4):
+    if not head.count(b"\n") == head.count(b"\r") == len(headers) + 4 or b"\0" in head:
         raise ValueError("a request header holds a line end or a zero byte: it would be more than one header")
     return head
 

@@ -263,6 +263,26 @@ def test_close_sends_what_is_queued(receiver: Receiver) -> None:
     assert sorted(receiver.numbers()) == list(range(20))
 
 
+def test_calls_before_posting_hand_in_what_they_have(receiver: Receiver) -> None:
+    exporter = _exporter(receiver.url)
+    numbers = [3, 2, 1]
+    exporter.before_posting(lambda: [][0])
+    exporter.before_posting(lambda: exporter.event("e", at_ns=1, attributes={"n": numbers.pop()}))
+    _settle(lambda: len(receiver.numbers()) == 3)  # though nothing else was queued, and calls fail
+    exporter.close(1)
+
+
+def test_flush_and_close_take_along_what_calls_hand_in(receiver: Receiver) -> None:
+    exporter = _exporter(receiver.url, flush_every_s=60.0)
+    waiting = [1]
+    exporter.before_posting(lambda: exporter.event("e", at_ns=1, attributes={"n": waiting.pop()}))
+    assert exporter.flush(5)
+    assert sorted(receiver.numbers()) == [1]
+    waiting.append(2)
+    exporter.close(5)
+    assert sorted(receiver.numbers()) == [1, 2]
+
+
 def test_odd_values_cost_only_their_record(receiver: Receiver) -> None:
     exporter = _exporter(receiver.url)
     span = {"parent_span_id": None, "kind": "server", "start_ns": 1, "end_ns": 2}

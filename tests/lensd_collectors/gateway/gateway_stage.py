@@ -7,7 +7,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,12 @@ class Kept:
 
     def spans(self, make: Callable[[], list[str]], count: int) -> None:
         made = [read_span(each) for each in json.loads(f"[{','.join(make())}]")]
-        assert len(made) <= count
+        assert len(made) == count
         self.kept_spans += made
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator["Kept"]:
+        yield self
 
     def event(self, name: str, **given: Any) -> None:
         self.events.append({"name": name, **given})
