@@ -111,7 +111,7 @@ class ScopeMetrics(Wire, frozen=True, kw_only=True):
 
 class ScopeLogs(Wire, frozen=True, kw_only=True):
     scope: Scope
-    log_records: list[LogRecord]
+    log_records: msgspec.Raw  # a list of LogRecord, encoded
 
 
 class ResourceSpans(Wire, frozen=True, kw_only=True):

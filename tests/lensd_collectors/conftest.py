@@ -1,7 +1,7 @@
 """A stand-in for the exporter that keeps what it is given, in OTLP's own form."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -37,6 +37,15 @@ class Recorder(Records):
         self.spans: list[SpanRead] = []
         self.metrics: list[tuple[str, str, otlp.Metric]] = []
         self.batches: list[int] = []
+        self.calls: list[Callable[[], None]] = []
+
+    def before_posting(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def post(self) -> None:
+        """As the exporter's thread does now and then."""
+        for call in self.calls:
+            call()
 
     def _put(self, record: Pending, count: int = 1) -> None:
         made = record()
@@ -52,8 +61,8 @@ class Recorder(Records):
         collected = Batch()
         yield collected
         self.batches.append(len(collected.records))
-        for record in collected.records:
-            self._put(record)
+        for record, count in collected.records:
+            self._put(record, count)
 
     def close(self, timeout_s: float = 5.0) -> None: ...
 

@@ -1,5 +1,7 @@
 """One request through the middleware: the gateway's record, filled from what passes inside the app."""
 
+import operator
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,19 +17,25 @@ from lensd_collectors.otlp import Attributes
 from lensd_collectors.scrub import scrub
 
 MOST_HELD_BYTES: Final = 1 << 20  # of a reply that is no stream; nothing is read in a larger one
-MOST_UNREAD: Final = 64  # chunks of a stream that are read in one go
-LONG_CHUNK: Final = 1 << 16
+MOST_UNREAD: Final = 128  # parts of a body that are held until they are read in one go
+LONG_PART: Final = 1 << 16
 
 
 class Exchange(Record, eq=False, kw_only=True):
-    """`sent` is when the app was given the request: at once. The bytes it hands out are the engine's and those to the caller."""
+    """`sent` is when the app was given the request: at once. The bytes it hands out are the engine's and those to the caller.
+
+    `parts` and `stamps` are what the app has sent of the body and when, not read yet: between two steps of an engine nothing of
+    ours is left in the processor's caches, and one by one they would cost ten times as much.
+    """
 
     has_key: bool = False
     is_finished: bool = False  # the last body message has been handed out
     is_caller_gone: bool = False
     last_content: int = 0  # stamp of the last event with generated text
     raised: str = ""
-    unread: list[tuple[bytes, bool, int]] = msgspec.field(default_factory=list)  # body messages noted and not looked at yet
+    usage: Any = None  # vLLM's own count of tokens
+    parts: list[bytes] = msgspec.field(default_factory=list)
+    stamps: list[int] = msgspec.field(default_factory=list)
     held: list[bytes] = msgspec.field(default_factory=list)  # body so far, where it is no stream
     room: int = MOST_HELD_BYTES
 
@@ -42,32 +50,43 @@ class Exchange(Record, eq=False, kw_only=True):
                 self.scanner = Scanner()
                 self.facts = self.scanner.facts
 
-    def note(self, data: bytes, more: bool, now: int) -> None:
-        """Takes note of a body message, which is handed on as it is.
-
-        A stream's are read several at once: between two steps of an engine nothing of ours is left in the processor's caches, and
-        one by one they would cost ten times as much.
-        """
-        self.unread.append((data, more, now))
-        if len(self.unread) >= MOST_UNREAD or not more or self.scanner is None or len(data) > LONG_CHUNK:
-            self.read()
-
     def read(self) -> None:
-        """Reads what was noted; to be called before anything that it may have changed is looked at."""
-        unread, self.unread = self.unread, []
-        for data, more, now in unread:
-            self._body(data, more, now)
+        """Reads what is held; to be called before anything that it may have changed is looked at."""
+        parts, stamps = self.parts.copy(), self.stamps.copy()
+        self.parts.clear()
+        self.stamps.clear()
+        if not all(parts):
+            stamps = [stamp for part, stamp in zip(parts, stamps, strict=True) if part]
+            parts = [part for part in parts if part]
+        if not parts or self.is_caller_gone:  # nobody gets it
+            return
+        self._take_times(parts, stamps)
+        if self.scanner is not None:
+            self._scan(self.scanner, parts, stamps)
+        else:
+            for part in parts:
+                self._hold(part)
 
     def gone(self) -> None:
         """The server told of a disconnect; after the last body message that is only the end."""
-        self.read()
-        if not self.is_finished:
+        if not self.is_finished and not self.ended:
+            self.read()
             self.is_caller_gone = True
 
     def close(self, now: int, scope: Any) -> None:
-        """Nothing more comes: judges how it ended. In `scope` the app has left its route, and vLLM its count of tokens."""
-        self.read()
+        """Nothing more comes. In `scope` the app has left its route, and vLLM its count of tokens."""
         self.ended = now
+        state = scope.get("state")
+        self.usage = getattr(state.get("request_metadata") if isinstance(state, dict) else None, "final_usage_info", None)
+        template = getattr(scope.get("route"), "path", None)
+        if isinstance(template, str):
+            self.route = template
+
+    def judge(self) -> None:
+        """Reads the rest of a request that was closed, and judges how it ended; once."""
+        if self.outcome is not Outcome.OPEN:
+            return
+        self.read()
         if (scanner := self.scanner) is not None:
             before = scanner.content_chunks
             scanner.finish()
@@ -79,13 +98,11 @@ class Exchange(Record, eq=False, kw_only=True):
         self.error_message = scrub(self.error_message)
         if self.decision is Decision.UPSTREAM_CREDENTIAL_REFUSED:  # here the caller's own
             self.decision = Decision.KEY_UNKNOWN if self.has_key else Decision.KEY_MISSING
-        self._count_tokens(scope)
-        template = getattr(scope.get("route"), "path", None)
-        if isinstance(template, str):
-            self.route = template
+        self._count_tokens()
 
     def span(self, also: Attributes) -> list[str]:
-        """The one span of a request that has ended: what a gateway says of its own, and on the same span of its way to the engine."""
+        """The one span of a request that was closed: what a gateway says of its own, and on the same span of its way to the engine."""
+        self.judge()
         ours: Attributes = {
             conventions.REQUEST_ID: self.request_id,
             conventions.FIRST_BYTE_MS: self._since(self.first_byte),
@@ -109,25 +126,21 @@ class Exchange(Record, eq=False, kw_only=True):
             )
         ]
 
-    def _body(self, data: bytes, more: bool, now: int) -> None:
-        """One message; after the caller has left nobody gets it."""
-        if data and not self.is_caller_gone:
-            if not self.first_byte:
-                self.first_byte = self.first_out = now
-            elif now - self.last_byte > self.max_gap:
-                self.max_gap = now - self.last_byte
-            self.last_byte = now
-            self.bytes_out += len(data)
-            scanner = self.scanner
-            if scanner is not None:
-                before = scanner.content_chunks
-                scanner.feed(data)
-                if scanner.content_chunks != before:
-                    self._content(now)
-            else:
-                self._hold(data)
-        if not more:
-            self.is_finished = True
+    def _take_times(self, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
+        """The gap before each part, exactly: every part has its stamp."""
+        if not self.first_byte:
+            self.first_byte = self.first_out = self.last_byte = stamps[0]
+        self.max_gap = max(self.max_gap, *map(operator.sub, stamps, (self.last_byte, *stamps[:-1])))
+        self.last_byte = stamps[-1]
+        self.bytes_out += sum(map(len, parts))
+
+    def _scan(self, scanner: Scanner, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
+        known = scanner.content_chunks
+        for part, stamp in zip(parts, stamps, strict=True):
+            scanner.feed(part)
+            if scanner.content_chunks != known:
+                known = scanner.content_chunks
+                self._content(stamp)
 
     def _content(self, stamp: int) -> None:
         self.first_content = self.first_content or stamp
@@ -160,15 +173,13 @@ class Exchange(Record, eq=False, kw_only=True):
         else:
             self.facts, self.outcome = read_reply(body), Outcome.OK
 
-    def _count_tokens(self, scope: Any) -> None:
+    def _count_tokens(self) -> None:
         """As vLLM counts them, where the reply did not say: a stream does only if the caller asked."""
-        state = scope.get("state")
-        usage = getattr(state.get("request_metadata") if isinstance(state, dict) else None, "final_usage_info", None)
         facts = self.facts
         if facts.prompt_tokens is None:
-            facts.prompt_tokens = _tokens(usage, "prompt_tokens")
+            facts.prompt_tokens = _tokens(self.usage, "prompt_tokens")
         if facts.completion_tokens is None:
-            facts.completion_tokens = _tokens(usage, "completion_tokens")
+            facts.completion_tokens = _tokens(self.usage, "completion_tokens")
 
     def _since(self, stamp: int) -> float | None:
         return (stamp - self.sent) / 1e6 if stamp else None

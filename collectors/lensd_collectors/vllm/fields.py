@@ -4,7 +4,7 @@ vLLM calls these classes no stable interface: a field may be gone, renamed, of a
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 
@@ -16,16 +16,20 @@ def field(stats: Any, name: str) -> Any:
         return None
 
 
-def number(stats: Any, name: str) -> float | None:
-    """A finite number."""
+def finite(value: Any) -> float | None:
+    """A finite number as it is; None of anything else."""
     try:
-        value = getattr(stats, name, None)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             found = float(value)
             return found if -math.inf < found < math.inf else None
-    except Exception:  # also an int too large for a float
+    except Exception:  # an int too large for a float
         return None
     return None
+
+
+def number(stats: Any, name: str) -> float | None:
+    """A finite number."""
+    return finite(field(stats, name))
 
 
 def amount(stats: Any, name: str) -> float | None:
@@ -40,16 +44,26 @@ def count(stats: Any, name: str) -> int | None:
     return None if value is None else int(value)
 
 
+def total(values: Sequence[Any]) -> float | None:
+    """Sum of numbers that are not negative; None where one is something else."""
+    if set(map(type, values)) <= {int, float}:
+        try:
+            found = math.fsum(values)
+        except OverflowError:  # of an int too large for a float
+            return None
+        return found if min(values, default=0) >= 0 and found < math.inf else None
+    return None
+
+
 def milliseconds(stats: Any, name: str) -> float | None:
     """A field in seconds; negative where the end of what it measures was not reached."""
     value = number(stats, name)
     return None if value is None else value * 1000.0
 
 
-def items(stats: Any, name: str) -> Collection[Any] | None:
+def items(value: Any) -> Collection[Any] | None:
     """What a list or its like holds."""
-    found = field(stats, name)
-    return found if isinstance(found, Collection) and not isinstance(found, (str, bytes)) else None
+    return value if isinstance(value, Collection) and not isinstance(value, (str, bytes)) else None
 
 
 def label(value: Any) -> str | None:

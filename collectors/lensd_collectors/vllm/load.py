@@ -4,10 +4,12 @@ vLLM adds up the same statistics for its own page, from the same beginning: so o
 page. Where several API servers share an engine each is told of a part of the steps only, and its sums are nobody's counters.
 """
 
-from collections.abc import Iterator
+import operator
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from lensd_collectors.vllm.fields import amount, field, items, label
+from lensd_collectors.vllm.fields import amount, field, items, label, total
 
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"
@@ -22,6 +24,7 @@ _OF_STEP: Final = (  # of IterationStats
     ("num_generation_tokens", "vllm:generation_tokens_total"),
 )
 _OF_CACHE: Final = (("queries", "vllm:prefix_cache_queries_total"), ("hits", "vllm:prefix_cache_hits_total"))  # of PrefixCacheStats
+_read_step, _read_cache = (operator.attrgetter(*(name for name, _ in what)) for what in (_OF_STEP, _OF_CACHE))
 _NO_REASON: Final = "unknown"
 
 
@@ -34,25 +37,70 @@ class Value(NamedTuple):
     is_counter: bool
 
 
+class Ended(NamedTuple):
+    """Of a step in which requests have ended, as vLLM says it."""
+
+    at: Any  # seconds since the epoch
+    finished: Any  # FinishedRequestStats
+
+
 class Load:
-    """One engine's, of one data-parallel rank. `counts`: False where its sums would not be the engine's."""
+    """One engine's, of one data-parallel rank. `counts`: False where its sums would not be the engine's.
+
+    What a step says is noted on vLLM's event loop and added up elsewhere, many steps in one go. Only numbers are kept: with the
+    steps' objects alive the garbage collector would run ten times as often.
+    """
 
     def __init__(self, *, counts: bool = True) -> None:
+        self.ended: deque[Ended] = deque()
+        self._is_noted = False  # something since it was added up last
         self._counts = counts
-        self._last: Any = None  # what the scheduler said last, read when it is asked for: a step must cost little
+        self._last: Any = None  # what the scheduler said last, read when it is asked for
+        self._steps: list[Any] = []  # of each step the numbers of _OF_STEP, one after another; None where one could not be read
+        self._caches: list[Any] = []  # the same of _OF_CACHE
         self._sums: dict[str, float] = {}
         self._finished: dict[str, float] = {}
         self._lost: set[str] = set()  # counters of which a step could not be read: a sum with a hole is no counter
 
-    def take(self, scheduler_stats: Any, iteration_stats: Any) -> None:
-        """Adds what vLLM says of one step; either may be None."""
+    def note(self, scheduler_stats: Any, iteration_stats: Any) -> int:
+        """Notes what vLLM says of one step, either may be None; how many numbers wait. Must cost little, cold above all."""
         if scheduler_stats is not None:
             self._last = scheduler_stats
-            if self._counts and (cache := field(scheduler_stats, "prefix_cache_stats")) is not None:
-                self._add(cache, _OF_CACHE)
-        if iteration_stats is not None and self._counts:
-            self._add(iteration_stats, _OF_STEP)
-            self._add_finished(iteration_stats)
+            try:
+                if (cache := scheduler_stats.prefix_cache_stats) is not None:
+                    self._caches.extend(_read_cache(cache))
+            except Exception:
+                if (cache := field(scheduler_stats, "prefix_cache_stats")) is not None:
+                    self._caches.extend([amount(cache, name) for name, _ in _OF_CACHE])
+        if iteration_stats is not None:
+            try:
+                has_ended = iteration_stats.finished_requests
+                self._steps.extend(_read_step(iteration_stats))
+            except Exception:
+                has_ended = field(iteration_stats, "finished_requests") != []
+                self._steps.extend([amount(iteration_stats, name) for name, _ in _OF_STEP])
+            if has_ended:
+                self.ended.append(Ended(field(iteration_stats, "iteration_timestamp"), field(iteration_stats, "finished_requests")))
+        self._is_noted = True
+        return len(self._steps) + len(self._caches)
+
+    def add_up(self) -> bool:
+        """Adds what was noted since the last time; False where nothing was. Not by two threads at once."""
+        was_noted, self._is_noted = self._is_noted, False
+        self._add(self._steps, _OF_STEP)
+        self._add(self._caches, _OF_CACHE)
+        return was_noted
+
+    def end(self, ended: Ended) -> Collection[Any]:
+        """Counts the requests that ended in a step, and hands them out."""
+        finished = items(ended.finished)
+        if finished is None:
+            self._lost.add(FINISHED)
+            return ()
+        for each in finished:
+            reason = label(field(each, "finish_reason")) or _NO_REASON
+            self._finished[reason] = self._finished.get(reason, 0.0) + 1.0
+        return finished
 
     @property
     def is_known(self) -> bool:
@@ -67,6 +115,8 @@ class Load:
         for name, reason, gauge in self._gauges():
             if gauge is not None:
                 yield Value(name, {"reason": reason} if reason else {}, gauge, False)
+        if not self._counts:
+            return
         for name, value in self._sums.items():
             if name not in self._lost:
                 yield Value(name, {}, value, True)
@@ -85,20 +135,16 @@ class Load:
             yield WAITING_BY_REASON, "deferred", deferred
         yield KV_USAGE, "", amount(stats, "kv_cache_usage")
 
-    def _add(self, stats: Any, what: tuple[tuple[str, str], ...]) -> None:
-        for name, counter in what:
-            value = amount(stats, name)
+    def _add(self, noted: list[Any], what: tuple[tuple[str, str], ...]) -> None:
+        numbers = noted[:]
+        del noted[: len(numbers)]  # more may have come meanwhile
+        if not numbers:
+            return
+        if what is _OF_STEP:
+            self._finished.setdefault("stop", 0.0)  # so that the first to end is seen as one more
+        for place, (_, counter) in enumerate(what):
+            value = total(numbers[place :: len(what)])
             if value is None:
                 self._lost.add(counter)
             else:
                 self._sums[counter] = self._sums.get(counter, 0.0) + value
-
-    def _add_finished(self, stats: Any) -> None:
-        finished = items(stats, "finished_requests")
-        if finished is None:
-            self._lost.add(FINISHED)
-            return
-        self._finished.setdefault("stop", 0.0)  # so that the first to end is seen as one more
-        for each in finished:
-            reason = label(field(each, "finish_reason")) or _NO_REASON
-            self._finished[reason] = self._finished.get(reason, 0.0) + 1.0

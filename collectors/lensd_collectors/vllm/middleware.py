@@ -17,7 +17,7 @@ from typing import Any, Final
 from lensd_collectors import conventions
 from lensd_collectors.gateway.ids import IdSource
 from lensd_collectors.gateway.report import progress_attributes
-from lensd_collectors.vllm.exchange import Exchange
+from lensd_collectors.vllm.exchange import LONG_PART, MOST_UNREAD, Exchange
 from lensd_collectors.vllm.headers import read_headers, with_request_id
 from lensd_collectors.vllm.sender import SERVICE, Sender, sender
 
@@ -36,6 +36,7 @@ STARTED_AFTER_NS: Final = 1_000_000_000
 PROGRESS_EVERY_NS: Final = 5_000_000_000
 TICK_S: Final = 0.5
 MOST_ROUTE_CHARS: Final = 256
+MOST_WAITING: Final = 512  # records at the exporter, beyond which no request waits there with parts of its body unread
 
 
 class LensdMiddleware:
@@ -71,7 +72,7 @@ class LensdMiddleware:
             _tell(error)
             await self._app(scope, receive, send)
             return
-        clock = time.monotonic_ns
+        parts, stamps, clock = exchange.parts, exchange.stamps, time.monotonic_ns
 
         async def received() -> Message:
             message = await receive()
@@ -81,11 +82,14 @@ class LensdMiddleware:
 
         def sent(message: Message) -> Awaitable[None]:
             try:
-                kind = message["type"]
-                if kind == "http.response.body":
-                    exchange.note(message.get("body", b""), message.get("more_body", False), clock())
-                elif kind == "http.response.start":
-                    message = _opened(exchange, message)
+                if message.get("more_body"):  # nearly all of them: as little as can be
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    stamps.append(clock())
+                    if len(stamps) >= MOST_UNREAD or len(part) > LONG_PART:
+                        exchange.read()
+                else:
+                    message = _other(exchange, message, clock())
             except Exception as error:  # what the app says goes on to the caller, whatever it is
                 _tell(error)
             return send(message)
@@ -128,10 +132,12 @@ class LensdMiddleware:
         return exchange
 
     def _end(self, exchange: Exchange, scope: Scope) -> None:
-        """Has the span sent."""
+        """Has the span sent; what is left to read is read where that is made, unless too much would wait there."""
         try:
             assert self._sender is not None
             exchange.close(time.monotonic_ns(), scope)
+            if self._sender.exporter.held > MOST_WAITING or sum(map(len, exchange.parts)) > LONG_PART:
+                exchange.judge()
             self._sender.exporter.spans(functools.partial(exchange.span, self._sender.attributes), 1)
         except Exception as error:
             _tell(error)
@@ -149,10 +155,10 @@ class LensdMiddleware:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _report_open(self, exchange: Exchange, now: int) -> None:
-        exchange.read()
-        stage, _ = exchange.stage()
         if self._sender is None or now - exchange.received < STARTED_AFTER_NS:
             return
+        exchange.read()
+        stage, _ = exchange.stage()
         if exchange.reported_stage is stage and now < exchange.report_due:
             return
         name = conventions.EVENT_STARTED if exchange.reported_stage is None else conventions.EVENT_PROGRESS
@@ -163,11 +169,17 @@ class LensdMiddleware:
         )
 
 
-def _opened(exchange: Exchange, message: Message) -> Message:
-    """The beginning of a reply, which is to name its request."""
-    headers = list(message.get("headers") or ())  # any iterable, which can perhaps be read only once
-    exchange.start(message["status"], headers)
-    return {**message, "headers": with_request_id(headers, exchange.request_id)}
+def _other(exchange: Exchange, message: Message, now: int) -> Message:
+    """The beginning of a reply, which is to name its request, and the end of its body."""
+    if message["type"] == "http.response.start":
+        headers = list(message.get("headers") or ())  # any iterable, which can perhaps be read only once
+        exchange.start(message["status"], headers)
+        return {**message, "headers": with_request_id(headers, exchange.request_id)}
+    if message["type"] == "http.response.body":
+        exchange.parts.append(message.get("body", b""))
+        exchange.stamps.append(now)
+        exchange.is_finished = True
+    return message
 
 
 def _tell(error: Exception) -> None:

@@ -1,7 +1,9 @@
 """vLLM stat logger that sends the engine's own record of each finished request, and its load and counters once a second.
 
 Loaded by the entry point `vllm.stat_logger_plugins` in the API-server process. `record` runs on that process's event loop
-at every engine step, and an exception out of it would end the engine: so nothing here waits, and nothing raises.
+at every engine step, and an exception out of it would end the engine: so nothing here waits, and nothing raises. It notes what
+it is told and leaves the rest to the exporter's thread: between two steps nothing of ours is left in the processor's caches,
+and code that runs then costs ten times as much as it does many times in a row.
 vLLM calls its stats classes no stable interface: every field is looked for, none is relied on.
 """
 
@@ -11,20 +13,21 @@ import inspect
 import logging
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from lensd_collectors import conventions
 from lensd_collectors.otlp import Value
-from lensd_collectors.vllm.fields import count, field, items, label, milliseconds, number
-from lensd_collectors.vllm.load import Load
+from lensd_collectors.vllm.fields import count, field, finite, label, milliseconds, number
+from lensd_collectors.vllm.load import Ended, Load
 from lensd_collectors.vllm.sender import Sender, sender
 
 log = logging.getLogger("lensd.vllm")
 
 LOAD_EVERY_S: Final = 1.0
-HELD_FOR_S: Final = 0.25
-MOST_STEPS: Final = 64
+MOST_NOTED: Final = 1 << 14  # numbers that wait to be added up
+MOST_ENDED: Final = 1024  # steps whose finished requests wait to be sent
 MOST_SKEW_S: Final = 3600.0
 LOGGERS: Final = "vllm.v1.metrics.loggers"
 BASES: Final = ("StatLoggerBase", "AggregateStatLoggerBase")
@@ -39,10 +42,11 @@ def _stat_logger_base() -> type[Any]:
     if "vllm" not in sys.modules and LOGGERS not in sys.modules:
         return object
     loggers = sys.modules.get(LOGGERS) or importlib.import_module(LOGGERS)
-    for name in BASES:
-        found = getattr(loggers, name, None)
-        if isinstance(found, type):
-            return found
+    base, of_all = (getattr(loggers, name, None) for name in BASES)
+    if isinstance(of_all, type) and (not isinstance(base, type) or issubclass(of_all, base)):
+        return of_all  # called for all ranks; between vLLM and the other stands an adapter of vLLM's
+    if isinstance(base, type):
+        return base
     raise ImportError(f"this vLLM has no {BASES[0]} in {LOGGERS}: lensd's stat logger can't be used with it")
 
 
@@ -65,8 +69,8 @@ class LensdStatLogger(Base):
         self._sender: Sender | None = None
         self._rank = engine_index if isinstance(engine_index, int) else 0
         self._loads: dict[int, _Sent] = {}
-        self._steps: list[tuple[Any, Any, Any]] = []  # not looked at yet: scheduler's and iteration's statistics, rank
-        self._look_at = float("-inf")
+        self._looking = threading.Lock()
+        self._says_again = False
         self._counts = True
         self._attributes: dict[str, Value | None] = {}
         self._model: str | None = None
@@ -77,40 +81,25 @@ class LensdStatLogger(Base):
             made = sender()
             if made is not None:
                 self._attributes = {**made.attributes, conventions.RESPONSE_MODEL: self._model}
+                made.exporter.before_posting(self._look)
             self._sender = made
         except Exception as error:
             self._tell("configuration", error)
 
     def record(self, scheduler_stats: Any = None, iteration_stats: Any = None, *_: Any, engine_idx: Any = None, **__: Any) -> None:
-        """Called by vLLM after each engine step; either of the stats may be None.
-
-        Steps are looked at several at once, since one by one, with nothing of ours in the processor's caches, they would cost ten
-        times as much; at once where a request has finished or nothing runs any more.
-        """
+        """Called by vLLM after each engine step; either of the stats may be None."""
         if self._sender is None:
             return
-        steps = self._steps
-        steps.append((scheduler_stats, iteration_stats, engine_idx))
         try:
-            can_wait = scheduler_stats.num_running_reqs and not iteration_stats.finished_requests
-            if can_wait and len(steps) < MOST_STEPS and time.monotonic() < self._look_at:
-                return
-        except Exception:
-            pass  # statistics that look otherwise are not held
-        self._look(self._sender)
-
-    def log(self, *_: Any, **__: Any) -> None:
-        """Called at vLLM's own log interval, 10 s: says again how an engine stands of which no step has come since."""
-        if self._sender is None:
-            return
-        self._look(self._sender)
-        try:
-            now = time.monotonic()
-            for rank, sent in self._loads.items():
-                if sent.is_stale(now):
-                    self._send(self._sender, rank, sent, now)
+            load = (self._loads.get(engine_idx) or self._sent(engine_idx)).load
+            if load.note(scheduler_stats, iteration_stats) > MOST_NOTED or len(load.ended) > MOST_ENDED:
+                self._look()  # the exporter's thread is held up
         except Exception as error:
             self._tell("load", error)
+
+    def log(self, *_: Any, **__: Any) -> None:
+        """Called at vLLM's own log interval, 10 s: has it said again how an engine stands of which no step has come since."""
+        self._says_again = True
 
     def log_engine_initialized(self, *_: Any, **__: Any) -> None:
         """Nothing to say: the agent reads an engine's set-up."""
@@ -121,44 +110,42 @@ class LensdStatLogger(Base):
     def record_admission_rejection(self, *_: Any, **__: Any) -> None:
         """Nothing to say: the engine's own metrics and the middleware show it."""
 
-    def _look(self, to: Sender) -> None:
-        """Reads the steps that were held, and sends what is due."""
-        steps, self._steps = self._steps, []
-        now = time.monotonic()
-        self._look_at = now + HELD_FOR_S
-        ranks = {}
-        for scheduler_stats, iteration_stats, engine_idx in steps:
-            try:
-                self._requests(to, iteration_stats)
-            except Exception as error:
-                self._tell("finished requests", error)
-            try:
-                rank = engine_idx if isinstance(engine_idx, int) else self._rank
-                ranks[rank] = sent = self._loads.get(rank) or self._loads.setdefault(rank, _Sent(Load(counts=self._counts)))
-                sent.load.take(scheduler_stats, iteration_stats)
-            except Exception as error:
-                self._tell("load", error)
+    def _sent(self, engine_idx: Any) -> "_Sent":
+        rank = engine_idx if isinstance(engine_idx, int) else self._rank
+        return self._loads.get(rank) or self._loads.setdefault(rank, _Sent(Load(counts=self._counts)))
+
+    def _look(self) -> None:
+        """Adds up what was noted, and sends what is due; does nothing where another thread is at it."""
+        if (to := self._sender) is None or not self._looking.acquire(blocking=False):
+            return
         try:
-            for rank, sent in ranks.items():
-                if sent.is_due(now):
+            now, says_again, self._says_again = time.monotonic(), self._says_again, False
+            for rank, sent in tuple(self._loads.items()):
+                for _ in range(len(sent.load.ended)):
+                    self._requests(to, sent.load, sent.load.ended.popleft())
+                sent.has_news |= sent.load.add_up()
+                if sent.is_due(now, says_again=says_again):
                     self._send(to, rank, sent, now)
         except Exception as error:
             self._tell("load", error)
+        finally:
+            self._looking.release()
 
-    def _requests(self, to: Sender, iteration_stats: Any) -> None:
-        finished = items(iteration_stats, "finished_requests")
-        if not finished:
-            return
-        at_ns = _instant(iteration_stats)
-        for each in finished:
-            request_id = field(each, "request_id")
-            if isinstance(request_id, str) and request_id:  # vLLM before 0.22 does not say whose record it is
-                attributes = {**self._attributes, conventions.RESPONSE_ID: request_id, **finished_attributes(each)}
-                to.exporter.event(conventions.EVENT_ENGINE_REQUEST, at_ns=at_ns, attributes=attributes)
+    def _requests(self, to: Sender, load: Load, ended: Ended) -> None:
+        try:
+            finished = load.end(ended)
+            at_ns = _instant(ended.at)
+            for each in finished:
+                request_id = field(each, "request_id")
+                if isinstance(request_id, str) and request_id:  # vLLM before 0.22 does not say whose record it is
+                    attributes = {**self._attributes, conventions.RESPONSE_ID: request_id, **finished_attributes(each)}
+                    to.exporter.event(conventions.EVENT_ENGINE_REQUEST, at_ns=at_ns, attributes=attributes)
+        except Exception as error:
+            self._tell("finished requests", error)
 
     def _send(self, to: Sender, rank: int, sent: "_Sent", now: float) -> None:
         """All series of one engine with one instant, in one body."""
-        sent.at, sent.was_busy = now, sent.load.is_busy
+        sent.at, sent.was_busy, sent.has_news = now, sent.load.is_busy, False
         at_ns = time.time_ns()
         labels: dict[str, Value | None] = {**to.attributes, "model_name": self._model, "engine": str(rank)}
         with to.exporter.batch() as batch:
@@ -180,13 +167,13 @@ class _Sent:
         self.load = load
         self.at = float("-inf")
         self.was_busy = False
+        self.has_news = False  # steps have come since
 
-    def is_due(self, now: float) -> bool:
-        """Once a second, and at once when the engine falls idle, since no step comes after that to correct the last value."""
-        return self.load.is_known and (now - self.at >= LOAD_EVERY_S or (self.was_busy and not self.load.is_busy))
-
-    def is_stale(self, now: float) -> bool:
-        return self.load.is_known and now - self.at >= LOAD_EVERY_S
+    def is_due(self, now: float, *, says_again: bool) -> bool:
+        """Once a second while steps come, and at once when the engine has fallen idle."""
+        if not self.load.is_known or not (self.has_news or says_again):
+            return False
+        return now - self.at >= LOAD_EVERY_S or (self.was_busy and not self.load.is_busy)
 
 
 def _make_concrete(made: type[Any]) -> None:
@@ -234,11 +221,10 @@ def finished_attributes(finished: Any) -> dict[str, Value | None]:
     }
 
 
-def _instant(iteration_stats: Any) -> int:
-    """When the step's outputs were read, which is where the requests' own times end; nanoseconds since the epoch."""
-    now = time.time_ns()
-    said = number(iteration_stats, "iteration_timestamp")
-    return now if said is None or abs(said - now / 1e9) > MOST_SKEW_S else int(said * 1e9)
+def _instant(said: Any) -> int:
+    """When a step's outputs were read, which is where the requests' own times end; nanoseconds since the epoch."""
+    now, at = time.time_ns(), finite(said)
+    return now if at is None or abs(at - now / 1e9) > MOST_SKEW_S else int(at * 1e9)
 
 
 def _model_name(vllm_config: Any) -> str | None:

@@ -24,6 +24,7 @@ log = logging.getLogger("lensd.vllm")
 
 SERVICE: Final = "lensd-vllm"
 CLOSE_WITHIN_S: Final = 1.0
+SENT_EVERY_S: Final = 1.0
 
 
 class Sender(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ def make_sender(
         return None
     try:
         token_given = token or environment.get("LENSD_TOKEN") or _read(environment.get("LENSD_TOKEN_FILE", ""))
-        exporter = Exporter(endpoint, token=token_given, service=service, scope=conventions.SCOPE_VLLM)
+        exporter = Exporter(endpoint, token=token_given, service=service, scope=conventions.SCOPE_VLLM, flush_every_s=SENT_EVERY_S)
     except (ValueError, OSError) as error:
         log.warning("lensd sends nothing: %s", error)
         return None

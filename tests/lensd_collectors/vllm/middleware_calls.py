@@ -31,6 +31,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 class Kept:
     """An exporter that keeps what it is given."""
 
+    held = 0
+
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []  # spans in OTLP's JSON
         self.events: list[dict[str, Any]] = []

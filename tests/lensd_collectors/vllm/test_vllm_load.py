@@ -17,10 +17,17 @@ def shown(load: Load, *, counters: bool) -> dict[str, float]:
     return found
 
 
+def add_up(load: Load) -> None:
+    load.add_up()
+    while load.ended:
+        load.end(load.ended.popleft())
+
+
 def taken(*steps: Step, **how: Any) -> Load:
     load = Load(**how)
     for each in steps:
-        load.take(each.scheduler_stats, each.iteration_stats)
+        load.note(each.scheduler_stats, each.iteration_stats)
+    add_up(load)
     return load
 
 
@@ -75,7 +82,8 @@ def test_counters_never_fall_and_end_at_the_sum(steps: list[tuple[int, int, str]
     load, last = Load(), 0.0
     for tokens, requests, version in steps:
         of_step = iteration(*[finished(version)] * requests, version=version, num_generation_tokens=tokens)
-        load.take(scheduler(version), of_step)
+        load.note(scheduler(version), of_step)
+        add_up(load)
         now = shown(load, counters=True)["generation_tokens_total"]
         assert now >= last
         last = now

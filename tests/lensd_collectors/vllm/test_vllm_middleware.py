@@ -1,6 +1,7 @@
 """One span a request, told from what passed; the app and the caller notice nothing but the ids."""
 
 import asyncio
+import functools
 import itertools
 import json
 from typing import Any
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lensd_collectors.vllm import middleware as middleware_module
 from lensd_collectors.vllm import sender as sender_module
-from lensd_collectors.vllm.middleware import LensdMiddleware
+from lensd_collectors.vllm.exchange import LONG_PART, MOST_UNREAD
+from lensd_collectors.vllm.middleware import MOST_WAITING, LensdMiddleware
 from lensd_collectors.vllm.sender import Sender
 from middleware_calls import (
     BUSY,
@@ -297,6 +299,47 @@ def test_without_a_receiver_it_hands_through(monkeypatch: pytest.MonkeyPatch) ->
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
     asyncio.run(LensdMiddleware(app)(scope, "receive", "send"))  # type: ignore[arg-type]
     assert seen == [(scope, "send")]
+
+
+class Late(Kept):
+    """An exporter that makes its spans later, as the real one does."""
+
+    def __init__(self, held: int) -> None:
+        super().__init__()
+        self.held = held
+        self.makes: list[functools.partial[list[str]]] = []
+
+    def spans(self, make: Any, count: int) -> None:
+        self.makes.append(make)
+
+
+@pytest.mark.parametrize(
+    ("held", "text", "waiting"),
+    [(0, b"a", 8), (MOST_WAITING + 1, b"a", 0), (0, b"a" * (LONG_PART // 3), 0), (0, b"a" * LONG_PART, 3)],
+)
+def test_little_is_left_to_be_read_where_the_span_is_made(held: int, text: bytes, waiting: int) -> None:
+    late, whole = Late(held), Kept()
+    app = answer(200, SSE, ROLE, *[TEXT.replace(b'"a"', b'"%b"' % text)] * 4, LAST, DONE)
+    call(late, app)
+    call(whole, app)
+    [make] = late.makes
+    exchange = make.func.__self__  # type: ignore[attr-defined]
+    assert len(exchange.parts) == waiting
+    late.written += [json.loads(span) for span in make()]
+    assert not exchange.parts
+    same = ("lensd.stream.chunks", "lensd.bytes_sent", "lensd.outcome", "gen_ai.response.finish_reasons", "lensd.stream.done_seen")
+    assert [said(late)[name] for name in same] == [said(whole)[name] for name in same]
+
+
+def test_the_largest_gap_and_the_content_are_exact_however_long_they_were_held(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    instants = itertools.accumulate([1_000_000] * 100 + [70_000_000] + [1_000_000] * 300)
+    monkeypatch.setattr(middleware_module.time, "monotonic_ns", lambda: next(instants))
+    call(kept, answer(200, SSE, ROLE, *[TEXT] * (2 * MOST_UNREAD + 5), DONE))
+    attributes = said(kept)
+    assert attributes["lensd.stream.max_gap_ms"] == 70.0
+    assert attributes["lensd.upstream.first_content_ms"] - attributes["lensd.upstream.first_byte_ms"] == 1.0
+    assert attributes["lensd.upstream.last_byte_ms"] - attributes["lensd.upstream.last_content_ms"] == 1.0
+    assert attributes["lensd.stream.chunks"] == str(2 * MOST_UNREAD + 6)
 
 
 def test_an_app_says_in_arguments_where_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ def logger(sends: None) -> LensdStatLogger:
 def test_finished_request(recorder: Any, logger: LensdStatLogger, clock: Clock) -> None:
     clock.now += 0.02
     logger.record(None, iteration(finished()), mm_cache_stats=None, engine_idx=0)
+    recorder.post()
     [event] = recorder.events
     assert (event.event_name, event.time_unix_nano) == ("lensd.engine.request", str(int(AT * 1e9)))  # so arrival is that less e2e_ms
     assert recorder.attributes(event) == {
@@ -64,6 +65,7 @@ def test_finished_request(recorder: Any, logger: LensdStatLogger, clock: Clock) 
 def test_each_version_tells_what_it_has(version: str, recorder: Any, logger: LensdStatLogger) -> None:
     given = step(version)
     logger.record(given.scheduler_stats, given.iteration_stats)
+    recorder.post()
     names = {name for name, _ in recorder.values()}
     assert {"vllm:num_requests_running", "vllm:num_preemptions_total", "vllm:prompt_tokens_total"} <= names
     assert ("vllm:num_requests_waiting_by_reason" in names) == is_since(version, "0.22")
@@ -76,6 +78,7 @@ def test_each_version_tells_what_it_has(version: str, recorder: Any, logger: Len
 def test_a_real_servers_requests(recorder: Any, logger: LensdStatLogger) -> None:
     for each in recorded():
         logger.record(each.scheduler_stats, each.iteration_stats, mm_cache_stats=None, engine_idx=0)
+    recorder.post()
     told = [recorder.attributes(event) for event in recorder.events]
     assert len({said["gen_ai.response.id"] for said in told}) == len(told) == 5
     for said in told:
@@ -108,6 +111,7 @@ def test_stages_not_reached_are_absent(
 
 def test_missing_fields_are_absent(recorder: Any, logger: LensdStatLogger) -> None:
     logger.record(None, iteration(SimpleNamespace(request_id="cmpl-1-0", decode_time=1.0)))
+    recorder.post()
     said = recorder.attributes(recorder.events[0])
     assert said["lensd.engine.decode_ms"] == 1000.0
     assert not {"lensd.engine.queue_ms", "lensd.engine.prefill_ms", "lensd.engine.e2e_ms", "gen_ai.usage.input_tokens"} & set(said)
@@ -116,6 +120,7 @@ def test_missing_fields_are_absent(recorder: Any, logger: LensdStatLogger) -> No
 @pytest.mark.parametrize("stamp", [None, float("nan"), -5.0, 1e300, "soon"])
 def test_a_step_without_an_instant_of_use_is_now(stamp: Any, recorder: Any, logger: LensdStatLogger, clock: Clock) -> None:
     logger.record(None, iteration(finished(), iteration_timestamp=stamp))
+    recorder.post()
     assert recorder.events[0].time_unix_nano == str(clock.time_ns())
 
 
@@ -123,6 +128,7 @@ def test_load_is_sent_once_a_second_with_what_came_since(recorder: Any, logger: 
     for _ in range(24):
         logger.record(scheduler(), iteration())
         clock.now += 0.125
+        recorder.post()
     assert len(recorder.batches) == 3
     generated = [m.sum.data_points[0].as_double for name, _, m in recorder.metrics if name == "vllm:generation_tokens_total"]
     assert generated == [8.0, 72.0, 136.0]
@@ -134,28 +140,59 @@ def test_load_is_sent_once_a_second_with_what_came_since(recorder: Any, logger: 
 
 def test_falling_idle_is_said_at_once_and_then_at_the_engines_own_interval(recorder: Any, logger: LensdStatLogger, clock: Clock) -> None:
     logger.log()  # before any step: nothing is known
+    recorder.post()
     for running in (1, 0, 0):
         logger.record(scheduler(running=running, waiting=0, deferred=0), None)
+        recorder.post()
         clock.now += 0.01
-    logger.log()
     clock.now += 10.0
+    recorder.post()  # of the step that came too soon after the last
+    clock.now += 10.0
+    recorder.post()
     logger.log()
+    recorder.post()
     running = [metric.gauge.data_points[0].as_double for name, _, metric in recorder.metrics if name == "vllm:num_requests_running"]
-    assert running == [1.0, 0.0, 0.0]
+    assert running == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_steps_that_were_held_are_counted_with_the_one_that_is_looked_at(recorder: Any, logger: LensdStatLogger, clock: Clock) -> None:
-    for _ in range(3 * plugin.MOST_STEPS):
+GENERATED = ("vllm:generation_tokens_total", (("engine", "0"), ("model_name", "tiny-llama")))
+
+
+def test_a_step_only_notes_and_every_step_counts(recorder: Any, logger: LensdStatLogger) -> None:
+    for _ in range(98):
         logger.record(scheduler(), iteration())
-        assert len(logger._steps) < plugin.MOST_STEPS
     logger.record(scheduler(), iteration(finished()))
-    assert [recorder.attributes(event)["gen_ai.response.id"] for event in recorder.events] == ["chatcmpl-r1"]  # no step has to follow
-    clock.now += 0.01
-    logger.record(scheduler(), iteration())
     logger.record(scheduler(running=0, waiting=0, deferred=0), iteration())
-    generated = [value for (name, _), value in recorder.values().items() if name == "vllm:generation_tokens_total"]
-    assert generated == [8.0 * (3 * plugin.MOST_STEPS + 3)]
-    assert not logger._steps
+    assert recorder.events == recorder.metrics == []
+    recorder.post()
+    assert [recorder.attributes(event)["gen_ai.response.id"] for event in recorder.events] == ["chatcmpl-r1"]
+    assert recorder.values()[GENERATED] == 800.0
+
+
+@pytest.mark.parametrize(("most", "of_step"), [("MOST_NOTED", iteration()), ("MOST_ENDED", iteration(finished()))])
+def test_where_the_exporter_is_held_up_little_is_kept(
+    most: str, of_step: Any, recorder: Any, logger: LensdStatLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, most, 30)
+    for _ in range(200):
+        logger.record(scheduler(), of_step)
+        load = logger._loads[0].load
+        assert len(load.ended if most == "MOST_ENDED" else load._steps) <= 33
+    recorder.post()
+    assert len(recorder.events) == 200 * len(of_step.finished_requests)
+    logger.record(scheduler(running=0, waiting=0, deferred=0), of_step)
+    recorder.post()
+    assert recorder.values()[GENERATED] == 201 * 8.0
+
+
+def test_while_another_thread_looks_a_step_is_only_noted(recorder: Any, logger: LensdStatLogger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "MOST_NOTED", 30)
+    with logger._looking:
+        for _ in range(100):
+            logger.record(scheduler(), iteration())
+    assert recorder.metrics == []
+    recorder.post()
+    assert recorder.values()[GENERATED] == 800.0
 
 
 def test_ranks_are_told_apart(recorder: Any, sends: None) -> None:
@@ -164,6 +201,7 @@ def test_ranks_are_told_apart(recorder: Any, sends: None) -> None:
     together.record(scheduler(running=5), None, None, engine_idx=0)
     together.record(scheduler(running=7), None, None, engine_idx=1)
     alone.record(scheduler(running=9), None, None)
+    recorder.post()
     running = {dict(labels)["engine"]: value for (name, labels), value in recorder.values().items() if name == "vllm:num_requests_running"}
     assert running == {"0": 5.0, "1": 7.0, "3": 9.0}
 
@@ -172,6 +210,7 @@ def test_ranks_are_told_apart(recorder: Any, sends: None) -> None:
 def test_one_of_several_api_servers_sends_no_counters(servers: int, has_counters: bool, recorder: Any, sends: None) -> None:
     config = SimpleNamespace(parallel_config=SimpleNamespace(_api_process_count=servers))
     LensdStatLogger(config, 0).record(scheduler(), iteration(finished()))
+    recorder.post()
     assert (any(kind == "counter" for _, kind, _ in recorder.metrics), len(recorder.events)) == (has_counters, 1)
 
 
@@ -189,6 +228,7 @@ def test_a_field_that_fails_costs_that_field_only(name: str, recorder: Any, logg
             return super().__getattribute__(wanted)
 
     logger.record(scheduler(), iteration(Odd(**vars(finished()))))
+    recorder.post()
     whole, said = finished_attributes(finished()), recorder.attributes(recorder.events[0])
     missing = {key for key in whole if key not in said}
     assert len(missing) == 1
@@ -198,18 +238,26 @@ def test_a_field_that_fails_costs_that_field_only(name: str, recorder: Any, logg
 def test_stats_that_fail_end_nothing(recorder: Any, logger: LensdStatLogger) -> None:
     for _ in range(3):
         logger.record(Hostile(), Hostile())
+        recorder.post()
     assert recorder.batches == []
     logger.record(scheduler(), iteration(Hostile(), finished()))
+    recorder.post()
     assert len(recorder.events) == 1
     assert "vllm:num_requests_running" in {name for name, _ in recorder.values()}
 
 
 def test_an_exporter_that_fails_is_one_line_for_each_part(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(plugin, "sender", lambda: Sender(Hostile(), {}))  # type: ignore[arg-type]
+    calls: list[Any] = []
+
+    class Fails(Hostile):
+        before_posting = calls.append
+
+    monkeypatch.setattr(plugin, "sender", lambda: Sender(Fails(), {}))  # type: ignore[arg-type]
     logger = LensdStatLogger(CONFIG)
     for _ in range(3):
         logger.record(scheduler(), iteration(finished()))
         logger.log()
+        calls[0]()
     assert [record.args[0] for record in caplog.records if record.args] == ["finished requests", "load"]
 
 

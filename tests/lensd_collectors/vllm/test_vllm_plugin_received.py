@@ -36,6 +36,7 @@ def received(bodies: list[tuple[str, bytes]], monkeypatch: pytest.MonkeyPatch, s
     logger = LensdStatLogger()
     for scheduler_stats, iteration_stats in steps:
         logger.record(scheduler_stats, iteration_stats)
+        assert made.exporter.flush()
     made.exporter.close()
     decoder, rows = Decoder(), dict[str, list[Any]]()
     for path, data in bodies:
