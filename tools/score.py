@@ -1,9 +1,11 @@
-"""How often triage names the true cause: the 18 given incidents and our own two halves, per label and per difficulty.
+"""How often triage names the true cause: the 18 given incidents and our own sets, per label and per difficulty.
 
-usage: score.py [--set given|a|blind ...] [--label LABEL] [--ablate]
+usage: score.py [--set given|a|b|... ...] [--label LABEL] [--ablate]
 
 Formulas are those of `tests/corpus/score.py`; verdicts are restricted to its vocabulary. A run over a whole set is kept in
-`bench/results/score.json`; of the given ones, and of ours (both halves together), the figures of the first run stand beside the last.
+`bench/results/score.json`. Beside the last figures stand those of the first run of the given ones and of ours together, and of each set
+of ours those of the first look at it (`tests/incidents/first_looks.json`): what is said there of incidents that nobody had seen is what
+can be hoped for of a stranger's.
 `--ablate` takes the artefacts away one at a time instead (`bench/results/ablation.json`).
 """
 
@@ -24,26 +26,27 @@ import scoring  # noqa: E402
 
 RESULTS: Final = ROOT / "bench" / "results" / "score.json"
 OURS: Final = "ours"
-LEAST_RIGHT: Final = {"given": 0.944, "a": 0.85, "blind": 0.85, OURS: 0.85}
+LEAST_RIGHT: Final = {scoring.GIVEN_SET: 0.944}
+LEAST_RIGHT_OF_OURS: Final = 0.85
 LEAST_CITED: Final = 0.9
 SUMS: Final = ("n", "top1", "trap_rate", "cite_recall", "wrong", "inconclusive")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--set", dest="sets", action="append", choices=scoring.SETS, help="this set only; repeatable")
+    parser.add_argument("--set", dest="sets", action="append", choices=scoring.sets(), help="this set only; repeatable")
     parser.add_argument("--label", help="incidents of this label only")
     parser.add_argument("--ablate", action="store_true", help="take artefacts away one at a time")
     asked = parser.parse_args()
-    some = scoring.incidents(asked.sets or scoring.SETS, asked.label)
+    some = scoring.incidents(asked.sets, asked.label)
     if not some:
         print(f"score: no incident of {asked.label or ', '.join(asked.sets)}", file=sys.stderr)
         return 2
     if asked.ablate:
         return ablate.run(some, keep=asked.label is None and not asked.sets)
     sets = scoring.by(scoring.judge(some, _tell), lambda one: one.incident.set)
-    if {"a", "blind"} <= sets.keys():
-        sets[OURS] = sets["a"] + sets["blind"]
+    if asked.sets is None:
+        sets[OURS] = [one for name, judged in sets.items() if name != scoring.GIVEN_SET for one in judged]
     for name, judged in sets.items():
         _print_set(name, judged)
     return 0 if asked.label is not None else _keep(sets)
@@ -80,16 +83,19 @@ def _fault(one: scoring.Judged) -> str:
 
 def _keep(sets: dict[str, list[scoring.Judged]]) -> int:
     """The figures of these sets in the results, the first ones kept; 0 where every limit held."""
-    kept: dict[str, Any] = json.loads(RESULTS.read_text())["sets"] if RESULTS.is_file() else {}
+    before: dict[str, Any] = json.loads(RESULTS.read_text())["sets"] if RESULTS.is_file() else {}
+    kept = {name: told for name, told in before.items() if name in (*scoring.sets(), OURS)}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    budgets = []
+    budgets, looks = [], scoring.first_looks()
     for name, judged in sets.items():
         found = scoring.score(judged)
         last = {"commit": commit, **found._asdict(), "labels": _shares(judged, _label), "difficulty": _shares(judged, _difficulty)}
         kept[name] = {**kept.get(name, {}), "last": last}
-        if name in ("given", OURS):
+        if name in (scoring.GIVEN_SET, OURS):
             kept[name].setdefault("first", last)
-            _print_beside(name, kept[name])
+        elif name in looks:
+            kept[name]["first"] = looks[name]
+        _print_beside(name, kept[name])
         budgets += _budgets(name, found)
     figures = {
         f"{name}_{which}_{key}": {"value": told[key], "unit": "incidents" if key == "n" else "share"}
@@ -108,7 +114,7 @@ def _keep(sets: dict[str, list[scoring.Judged]]) -> int:
 
 
 def _budgets(name: str, found: scoring.Score) -> list[dict[str, Any]]:
-    least = LEAST_RIGHT[name]
+    least = LEAST_RIGHT.get(name, LEAST_RIGHT_OF_OURS)
     asked = (
         ("top-1, at least", least, found.top1, found.top1 >= least),
         ("traps taken, at most", 0, found.trap_rate, found.trap_rate == 0),
@@ -119,8 +125,9 @@ def _budgets(name: str, found: scoring.Score) -> list[dict[str, Any]]:
 
 
 def _print_beside(name: str, kept: dict[str, Any]) -> None:
-    told = ", ".join(f"{key} {kept['first'][key]} -> {kept['last'][key]}" for key in SUMS if key in kept["first"])
-    print(f"\n{name}, first full run ({kept['first']['commit']}) and last: {told}")
+    first = kept.get("first", {})
+    told = ", ".join(f"{key} {first[key]} -> {kept['last'][key]}" if key in first else f"{key} {kept['last'][key]}" for key in SUMS)
+    print(f"{name}{', first and last' if first else ''}: {told}")
 
 
 def _shares(judged: Sequence[scoring.Judged], key: Callable[[scoring.Judged], str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from lensd.timeline.limits import Limits
 
 OURS: Final = Path(__file__).resolve().parent
 GIVEN: Final = OURS.parent / "corpus"
-SETS: Final = ("given", "a", "blind")
+GIVEN_SET: Final = "given"
 NEGATIVE: Final = frozenset({"no-incident", "benign-noise"})
 NOTHING: Final = "(none)"
 """The label where not even an inconclusive verdict was given: no file was understood."""
@@ -35,7 +35,7 @@ class Truth(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """`set`: given, a (the half that rules were developed on) or blind; `artefacts`: file names."""
+    """`set`: given, or the letter at the end of the folder's name; `artefacts`: file names."""
 
     id: str
     set: str
@@ -108,16 +108,21 @@ def vocabulary() -> dict[str, dict[str, str]]:
     return dict(json.loads((GIVEN / "labels.json").read_text()))
 
 
-def incidents(sets: Collection[str] = SETS, label: str | None = None) -> list[Incident]:
-    """The incidents of these sets in the order of their names, those of one label where it is named."""
-    found = []
-    if "given" in sets:
-        found += [read(path, "given") for path in sorted(GIVEN.glob("*/case.json"))]
-    for path in sorted(OURS.glob("*/case.json")):
-        own = "a" if path.parent.name.endswith("-a") else "blind"
-        if own in sets:
-            found.append(read(path, own))
-    return [one for one in found if label is None or one.truth.label == label]
+def sets() -> tuple[str, ...]:
+    """The given set, and ours by the last letters of their folders' names."""
+    return (GIVEN_SET, *sorted({path.parent.name.rpartition("-")[2] for path in OURS.glob("*/case.json")}))
+
+
+def incidents(some: Collection[str] | None = None, label: str | None = None) -> list[Incident]:
+    """The incidents of these sets, else of all, in the order of their names; those of one label where it is named."""
+    found = [read(path, GIVEN_SET) for path in sorted(GIVEN.glob("*/case.json"))]
+    found += [read(path, path.parent.name.rpartition("-")[2]) for path in sorted(OURS.glob("*/case.json"))]
+    return [one for one in found if (some is None or one.set in some) and (label is None or one.truth.label == label)]
+
+
+def first_looks() -> dict[str, dict[str, float]]:
+    """What was measured of a set of ours before anybody had looked at it, by the figures of `Score`; b is with c and d."""
+    return dict(json.loads((OURS / "first_looks.json").read_text()))
 
 
 def read(path: Path, own_set: str) -> Incident:

@@ -1,0 +1,20 @@
+"""A recorded stream of a chat in pieces, and what the tests of streams read of one."""
+
+import json
+
+from gateway_stage import CHAT, capture
+
+SSE = capture("http/ok-chat-stream.json")["body"].encode()
+WHOLE = capture("http/ok-chat-nonstream.json")["body"].encode()
+HEAD = SSE[: SSE.index(b"\n\n", 600) + 2]
+REST = SSE[len(HEAD) :]
+DONE = b"data: [DONE]\n\n"
+STREAMED = {**CHAT, "stream": True}
+LIMIT_S = 0.05
+
+
+def parsed(data: bytes) -> object:
+    try:
+        return json.loads(data.decode())
+    except ValueError:
+        return None
