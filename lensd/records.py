@@ -68,6 +68,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     text: str
     quote: str | None = None
     source: str | None = None
+    beside: bool | msgspec.UnsetType = msgspec.UNSET  # true where the rule was not decided by it, though it bears on the verdict
 
 
 class Finding(Record, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ MOST_RULED_OUT: Final = 8  # lines in text
 MOST_FILES: Final = 20  # lines in text
 MOST_OTHERS: Final = 6  # lines in text
 MOST_LABELS: Final = 14  # of one line
+MOST_BESIDE: Final = 5  # lines in text
 FRONT_END_FROM_MS: Final = 1.0
 NAMES: Final = {"auth_routing": "auth/routing"}
 COLOURS: Final = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
@@ -84,6 +85,7 @@ def as_text(diagnosis: Diagnosis, *, colour: bool = False) -> str:
         "": _waterfall(diagnosis, paint),
         "how it went": [f"  {name:<22}{said}" for name, said in _course(diagnosis)],
         "evidence": _findings(_shown(diagnosis), paint),
+        "beside it": _cut([_short(f"  {line.text} ({_place(line)})") for line in _beside(diagnosis)], MOST_BESIDE, "--json"),
         "besides": _cut([f"  {line}" for line in _others(diagnosis)], MOST_OTHERS, "--json"),
         "out of memory": [f"  {line}" for line in _post_mortem(diagnosis)],
         "files": _files(diagnosis),
@@ -113,7 +115,9 @@ def as_markdown(diagnosis: Diagnosis) -> str:
                 f"| unattributed |  |  | {duration(diagnosis.unattributed_ms)} | {_share(diagnosis.unattributed_ms, diagnosis)} |  |"
             )
     for _, finding in _tree(_shown(diagnosis)):
-        lines += ["", f"### {finding.label} ({_certainty(finding)})", "", *(f"- {_evidence(e)}" for e in finding.evidence)]
+        lines += ["", f"### {finding.label} ({_certainty(finding)})", "", *(f"- {_evidence(e)}" for e in finding.evidence if not e.beside)]
+    if beside := _beside(diagnosis):
+        lines += ["", "### Beside it", "", *(f"- {_evidence(line)}" for line in beside)]
     if others := _others(diagnosis):
         lines += ["", "### Besides", "", *(f"- {line}" for line in others)]
     if after := _post_mortem(diagnosis):
@@ -195,6 +199,13 @@ def _post_mortem(diagnosis: Diagnosis) -> list[str]:
 
 def _shown(diagnosis: Diagnosis) -> Sequence[Finding]:
     return [f for f in diagnosis.findings if f.evidence]
+
+
+def _beside(diagnosis: Diagnosis) -> list[Evidence]:
+    """Of lines that no rule was decided by, those that are not quoted already."""
+    every = [line for finding in diagnosis.findings for line in finding.evidence]
+    quoted = {line.source for line in every if not line.beside}
+    return [line for line in every if line.beside and line.source not in quoted]
 
 
 def _subject(diagnosis: Diagnosis) -> list[str]:
@@ -342,10 +353,10 @@ def _findings(findings: Sequence[Finding], paint: Callable[[str, str], str]) -> 
     for depth, finding in _tree(findings):
         pad = "    " * depth
         lines.append(f"  {pad}{'└ ' if depth else ''}{finding.label} ({_certainty(finding)})")
-        for evidence in finding.evidence:
+        for evidence in (line for line in finding.evidence if not line.beside):
             lines.append(f"    {pad}- {evidence.text}")
             if place := _place(evidence):
-                lines.append(paint("dim", f"      {pad}{place if len(place) <= MOST_QUOTED else f'{place[:MOST_QUOTED]}…'}"))
+                lines.append(paint("dim", f"      {pad}{_short(place)}"))
     return lines
 
 
@@ -425,6 +436,10 @@ def _unknown(not_evaluated: Iterable[NotEvaluated]) -> list[str]:
     for item in not_evaluated:
         by_missing.setdefault(item.missing, []).append(item.label)
     return [f"without {' and '.join(map(missing, names)) or 'more evidence'}: {', '.join(labels)}" for names, labels in by_missing.items()]
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= MOST_QUOTED else f"{line[:MOST_QUOTED]}…"
 
 
 def _place(evidence: Evidence) -> str:

@@ -164,6 +164,7 @@ class GpuSample(Row, kw_only=True):
     mig: str | None = None
     unified: bool | None = None  # the host's memory is the device's
     cpu_share: float | None = None  # of a process; 1.0: one core busy
+    power_default_w: float | None = None
 
 
 class SpanRow(Row, kw_only=True):

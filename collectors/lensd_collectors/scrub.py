@@ -49,6 +49,9 @@ _NO_TEXT: Final = re.compile(r"null|none|true|false|-?\d{1,9}(?:\.\d{1,9})?|")
 
 # Lines that engines write about a request
 _RECEIVED: Final = re.compile(r"received request \S+: ")
+_PROMPT: Final = re.compile(
+    r"prompt: (?:'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\")(?=, params: samplingparams\()"
+)  # whole, as Python writes it
 _TO_THE_END: Final = tuple(
     (word, re.compile(word + rest, re.DOTALL))
     for word, rest in (
@@ -78,8 +81,8 @@ _FLAG_IS_VALUE: Final = re.compile(rf"{_EXAMPLE}|[^\s\"']+")
 _LIST: Final = re.compile(r"\[(?:[^\]\"']|'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z))*+\]?")
 _IN_LIST: Final = re.compile(r"[^\s\[\],'\"]+")
 _PLACEHOLDER: Final = re.compile(
-    r"(?i)(?:<.*>|\*+|\$\{?\w+\}?|os\.environ/\w+|none|null|true|false|empty|dummy|changeme|change-me|x{3,}|your[-_].*|my[-_](?:api[-_])?key|token-abc123"
-    r"|sk-x{3,}|sk-\.\.\..*)"
+    r"(?i)(?:<.*>|\*+|\$\{?\w+\}?|os\.environ/\w+|\{(?:env\.|\$)\w+\}?"
+    r"|none|null|true|false|empty|dummy|changeme|change-me|x{3,}|your[-_].*|my[-_](?:api[-_])?key|token-abc123|sk-x{3,}|sk-\.\.\..*)"
 )
 _TOKEN_END: Final = re.compile(r"token[=:'\"\\\s]")
 
@@ -240,7 +243,11 @@ def _closing(lower: str, begin: int, opening: str, *, strict: bool = False) -> i
 def _request_lines(lower: str, found: list[Span]) -> None:
     if received := _RECEIVED.search(lower):
         # Prompt and stop strings are printed as Python literals, so user text only stands between the first and the last quote.
-        quotes = [at for at in (lower.find("'", received.end()), lower.find('"', received.end())) if at >= 0]
+        begin = received.end()
+        if prompt := _PROMPT.match(lower, begin):
+            found.append(Span(begin + len("prompt: "), prompt.end(), CONTENT))
+            begin = prompt.end()
+        quotes = [at for at in (lower.find("'", begin), lower.find('"', begin)) if at >= 0]
         if quotes:
             last = max(lower.rfind("'"), lower.rfind('"'))
             found.append(Span(min(quotes), last + 1 if last > min(quotes) else len(lower), CONTENT))

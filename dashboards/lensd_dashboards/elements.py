@@ -89,7 +89,14 @@ def facts(pairs: Sequence[tuple[str, str]], key: str = "") -> None:
 
 
 def evidence(rows: Sequence[Evidence], key: str) -> None:
-    """What each line says, the exact text behind it, and where that stands."""
+    """What each line says, the exact text behind it, and where that stands; what the verdict does not rest on comes below, by itself."""
+    _lines([row for row in rows if not row.beside], key)
+    if beside := [row for row in rows if row.beside]:
+        st.markdown("**Beside it**")
+        _lines(beside, f"{key}-beside")
+
+
+def _lines(rows: Sequence[Evidence], key: str) -> None:
     for number, row in enumerate(rows):
         with st.container(key=f"evidence-{key}-{number}", gap=None):
             st.markdown(wording.plain(sentence(row.text)))

@@ -92,7 +92,7 @@ def _events(cursor: Cursor, family: Family, first: Finding) -> Iterable[Bears]:
     for name, severity, *both in rows:
         order = _GRAVE.get(severity, 0.3) + (0 if re.fullmatch(family.events, name) else 0.5)
         column = "unallocated_bytes" if name == "engine.oom" else "line"  # which stands at the end of a long line
-        yield from (Bears(order, src, column, name.replace(".", " ").replace("_", " ")) for src in both)
+        yield from (Bears(order, src, column, name.removeprefix("lensd.").replace(".", " ").replace("_", " ")) for src in both)
 
 
 def _settings(cursor: Cursor, family: Family) -> Iterable[Bears]:

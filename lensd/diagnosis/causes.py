@@ -327,13 +327,12 @@ def _ruled_out(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tupl
 
 
 def _not_evaluated(answers: Sequence[tuple[Result, Answer]], said: set[str]) -> tuple[NotEvaluated, ...]:
-    """What could not be judged, what was asked for first, then what lacks least."""
+    """What could not be judged, what was asked for first, then what lacks least; beside a rule that asked, others of its label do not."""
+    unknown = [(r.runbook.label, answer) for r, answer in answers if isinstance(answer, Unknown) and r.runbook.label not in said]
+    asked = {label for label, answer in unknown if answer.pointed}
     missing: dict[str, tuple[str, ...]] = {}
-    asked = set[str]()
-    for result, answer in answers:
-        label = result.runbook.label
-        if isinstance(answer, Unknown) and label not in said:
+    for label, answer in unknown:
+        if answer.pointed or label not in asked:
             missing[label] = tuple(dict.fromkeys(missing.get(label, ()) + answer.missing))
-            asked |= {label} if answer.pointed else set()
     missing = dict(sorted(missing.items(), key=lambda entry: (entry[0] not in asked, len(entry[1]))))
     return tuple(NotEvaluated(label=label, missing=names) for label, names in missing.items())

@@ -16,6 +16,8 @@ from lensd.store.interface import Cursor
 MOST: Final = 3  # places named of one doubt
 UNREAD: Final = "files-unread"
 UNSERVED: Final = "requests-unserved"
+ALARMING: Final = "lines-alarming"
+COMPLAINT: Final = "somebody-complains"
 
 
 class Doubt(Record, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ _WORDS: Final = MappingProxyType(
         "preempting": "running requests are thrown out",
         "containers-ended": "containers were killed or ended badly",
         "devices-faulty": "a device reports faults",
-        "devices-slow": "a busy device runs far below the clock it had before",
+        "devices-slow": "a busy device runs far below the clock that it had before, or that others have",
         "first-tokens-late": "first tokens come late",
         "tokens-slow": "tokens come slowly, or for some far more slowly than for others",
         "tokens-collapse": "generation falls far below what as many running requests had",
@@ -51,6 +53,8 @@ _WORDS: Final = MappingProxyType(
         "answers-broken": "answers are not whole",
         "answers-endless": "an answer ran until a limit cut it, and nobody had set one",
         UNREAD: "files were not understood",
+        ALARMING: "lines that were not understood speak of failures",
+        COMPLAINT: "somebody noted that it was slow, stood still or was wrong",
         UNSERVED: "requests were not served",
         "stages-slow": "requests were served, but a stage took long",
     }
@@ -71,6 +75,7 @@ _DOUBTS: Final = (
                               and path in ('/', '/favicon.ico', '/robots.txt', '/metrics', '/docs', '/openapi.json', '/version'), false)
            order by seen_at""",
     ),
+    ("calls-refused", "select src from events where name in ('http.unauthorized', 'gateway.refused') order by seen_at, seq"),
     (
         "calls-failed",
         """select src from http_exchanges where status >= 500 or (error_code is not null and coalesce(status, 0) < 400)
@@ -114,8 +119,10 @@ _DOUBTS: Final = (
     (
         "devices-slow",
         """select src from (
-             select src, seen_at, sm_mhz, max(sm_mhz) over (partition by host, gpu) as usual from gpu_samples where util >= 0.7)
-           where sm_mhz < 0.75 * usual order by seen_at""",
+             select src, seen_at, sm_mhz, max(sm_mhz) over (partition by coalesce(total_bytes, 0)) as usual,
+                    power_limit_w < 0.8 * power_default_w and throttle like '%sw_power_cap%' as cut
+             from gpu_samples where pid is null and (util >= 0.7 or util is null and throttle <> ''))
+           where sm_mhz < 0.75 * usual or cut order by seen_at""",
     ),
     (
         "first-tokens-late",
@@ -164,6 +171,23 @@ _DOUBTS: Final = (
              select src, seen_at, name, value / list_sum(counts) as mean from points
              where (name like '%time_per_output_token_seconds' or name like '%inter_token_latency_seconds') and list_sum(counts) >= 100)
            select arg_max(src, mean) from means, versions where known > 1 group by name having max(mean) > 1.15 * min(mean)""",
+    ),
+    (  # the same by the engine's own log, with as many running
+        "slower-than-before",
+        """with told as (select count(distinct version) as known from (
+             select value as version from config_facts where name = 'version'
+             union all select json_extract_string(fields, '$.version') from events where name in ('engine.started', 'engine.version'))),
+           changed as (select count(*) as n from events where name = 'deploy.changed' and fields like '%"version"%'),
+           starts as (select seen_at from events where name = 'engine.started' and seen_at is not null),
+           lives as (
+             select s.src, s.running, s.generation_tps / s.running as each, regexp_replace(s.src, ':\\d+$', '') as file,
+                    (select count(*) from starts a where a.seen_at <= s.seen_at) as life
+             from engine_samples s where s.running > 0 and s.generation_tps > 0 and s.src is not null),
+           paces as (select file, life, median(each) as each, median(running) as running, arg_min(src, each) as src, count(*) as n
+                     from lives group by all having n >= 2)
+           select slow.src from told, changed, paces slow
+           join paces fast on slow.each < 0.8 * fast.each and abs(slow.running - fast.running) <= 0.25 * fast.running
+           where told.known > 1 or changed.n > 0""",
     ),
     (
         "answers-broken",

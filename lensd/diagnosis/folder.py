@@ -10,6 +10,7 @@ import msgspec
 from lensd_collectors.read.recognise import HEAD_BYTES, FileRows, Kind, read, recognise
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 
+from lensd.diagnosis.apart import name_apart
 from lensd.diagnosis.find import Found, Intake, find
 from lensd.records import FileRead
 
@@ -84,6 +85,7 @@ def read_found(found: Found, intake: Intake) -> Folder:
         every |= again
         logs = {name: every[name] for name in logs}
     _name_engines(logs)
+    name_apart(logs, every, files)
     _name_ranks(every)
     lines = {name: max(map(_line, chain.from_iterable(file.rows.values())), default=0) for name, file in logs.items()}
     return Folder({name: every[name] for name in files if name in every}, files, lines, refused)

@@ -9,9 +9,11 @@ import msgspec
 from lensd_collectors.read.cite import CiteError, quote
 from lensd_collectors.rows import Event, HttpExchange, RequestRow, Row, SpanRow
 
+from lensd.diagnosis.beside import beside
 from lensd.diagnosis.causes import conclude
+from lensd.diagnosis.complaints import complaints
 from lensd.diagnosis.course import course_of
-from lensd.diagnosis.doubts import UNREAD, Doubt, doubt, doubts
+from lensd.diagnosis.doubts import ALARMING, COMPLAINT, UNREAD, Doubt, doubt, doubts
 from lensd.diagnosis.evaluate import evaluate
 from lensd.diagnosis.find import REST, STANDARD_INPUT, Intake, find
 from lensd.diagnosis.folder import Folder, instants_of, read_found
@@ -21,11 +23,11 @@ from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import Scope
 from lensd.diagnosis.settings import compare_files, derived_rows
 from lensd.diagnosis.unbundle import diagnose_bundle, manifest_of
+from lensd.diagnosis.unread import lines_alarming
 from lensd.diagnosis.windows import tell
 from lensd.errors import UnreadableError
 from lensd.records import Diagnosis, Evidence, Finding, Subject
 from lensd.store.arrow import batch_of
-from lensd.store.interface import Cursor
 from lensd.store.memory import MemoryStore
 from lensd.timeline.assemble import witness_of
 from lensd.timeline.assembler import Assembled, assemble_all
@@ -69,20 +71,21 @@ def _triage(
         intake.told("judging")
         return diagnose_bundle(manifest, found.files, books)
     folder = read_found(found, intake)
+    unread = _unread(folder)
     rows = _merged(folder)
     if not any(rows.values()):
         raise UnreadableError(_nothing(paths, folder))
     compare_files(rows)
     hours = _hours(rows)
     undated = date_spans(_of(rows, "spans", SpanRow), _of(rows, "events", Event), hours)
-    exchanges = [row for row in _of(rows, "http_exchanges", HttpExchange) if row.hop not in BEHIND]
+    exchanges = [row for row in _of(rows, "http_exchanges", HttpExchange) if row.hop not in BEHIND or row.finish_reason is not None]
     intake.told("judging")
     store = MemoryStore()
     try:
         for some in (derived_rows(rows), rows):
             _append(store, some)
         given = {name: params[name] for name in params if name in books}
-        return _judge(store, exchanges, given, books, limits, hours, undated, folder)
+        return _judge(store, exchanges, given, books, limits, hours, undated, folder, unread)
     finally:
         store.close()
 
@@ -96,6 +99,7 @@ def _judge(
     hours: Hours,
     undated: frozenset[str],
     folder: Folder,
+    unread: Sequence[Doubt],
 ) -> Diagnosis:
     to_us = hours.last + AHEAD_US
     with store.cursor() as cursor:
@@ -103,7 +107,7 @@ def _judge(
         store.append(batch_of({"requests": _requests(assembled, exchanges, hours, undated)}))
         scope = Scope(from_us=hours.first, to_us=to_us, where="true", undated=True)
         evaluation = evaluate(cursor, books, scope, overrides=params, timeout_s=30.0)
-        conclusion = conclude(evaluation, Subject(kind="files"), _doubts(cursor, folder))
+        conclusion = conclude(evaluation, Subject(kind="files"), (*unread, *doubts(cursor)))
         witnesses = {r.row.src: r.evidence for r in assembled if r.row.src is not None}
         resolver = _resolver(folder.places, witnesses)
         memory = of_findings(cursor, books, conclusion.findings, resolver, from_us=hours.first, to_us=to_us)
@@ -114,10 +118,11 @@ def _judge(
 
         told = tell(cursor, conclusion.verdict, conclusion.findings, folder.lines, look)
         course = course_of(cursor, conclusion.findings)
+        findings = beside(cursor, resolve(conclusion.findings, resolver), resolver, folder.places)
     return Diagnosis(
         subject=Subject(kind="files"),
         verdict=conclusion.verdict,
-        findings=tuple(resolve(conclusion.findings, resolver)),
+        findings=findings,
         ruled_out=conclusion.ruled_out,
         not_evaluated=conclusion.not_evaluated,
         files=folder.read_as,
@@ -146,9 +151,10 @@ def _append(store: MemoryStore, rows: Mapping[str, list[Row]]) -> None:
             del some[-PIECE:]
 
 
-def _doubts(cursor: Cursor, folder: Folder) -> tuple[Doubt, ...]:
-    unread = folder.not_understood
-    return ((doubt(UNREAD, unread),) if unread else ()) + doubts(cursor)
+def _unread(folder: Folder) -> list[Doubt]:
+    """What no reader understood; asked for while the rows are still with their files."""
+    found = {UNREAD: folder.not_understood, ALARMING: lines_alarming(folder), COMPLAINT: complaints(folder)}
+    return [doubt(name, places) for name, places in found.items() if places]
 
 
 def _merged(folder: Folder) -> dict[str, list[Row]]:

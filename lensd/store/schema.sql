@@ -147,7 +147,8 @@ CREATE TABLE gpu_samples (
     temp_slowdown_c DOUBLE,  -- degrees Celsius at which clocks are lowered
     mig VARCHAR,  -- MIG instance
     unified BOOLEAN,  -- the host's memory is the device's
-    cpu_share DOUBLE  -- of a process; 1.0: one core busy
+    cpu_share DOUBLE,  -- of a process; 1.0: one core busy
+    power_default_w DOUBLE  -- watts, the limit that the card has by itself
 );
 
 -- Spans as they came.

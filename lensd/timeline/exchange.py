@@ -10,6 +10,7 @@ from lensd.timeline.assemble import request_key
 
 REFUSALS = frozenset(range(400, 500))
 COLUMNS: Final[Mapping[str, str]] = {
+    "route": "path",
     "decision": "body_shape",
     "outcome": "error_code",
     "total_ms": "duration_ms",
@@ -32,18 +33,26 @@ def requests_of(exchanges: Sequence[HttpExchange], known_ids: set[str], undated_
     return [
         _request(exchange, number, undated_at)
         for number, exchange in enumerate(exchanges)
-        if exchange.hop in _HOPS_THAT_SAW_IT_WHOLE and exchange.request_id not in known_ids and _is_request(exchange)
+        if _saw_it_whole(exchange) and exchange.request_id not in known_ids and _is_request(exchange)
     ]
+
+
+def _saw_it_whole(exchange: HttpExchange) -> bool:
+    """An engine that tells how an answer ended saw it, unlike one that tells of the line alone."""
+    return exchange.hop in _HOPS_THAT_SAW_IT_WHOLE or (exchange.hop == "engine" and exchange.finish_reason is not None)
 
 
 def _is_request(exchange: HttpExchange) -> bool:
     path = (exchange.path or "").partition("?")[0]
     asked = exchange.method != "GET" or (exchange.status or 0) >= 400
-    return asked and not path.endswith(_NOT_REQUESTS) and (exchange.status is not None or exchange.limit_ms is not None)
+    told = exchange.status is not None or exchange.limit_ms is not None or (exchange.hop == "engine" and exchange.finish_reason is not None)
+    return asked and not path.endswith(_NOT_REQUESTS) and told
 
 
 def _request(exchange: HttpExchange, number: int, undated_at: int) -> RequestRow:
     started = exchange.seen_at if exchange.seen_at is not None else Instant(undated_at)
+    if exchange.hop == "engine" and exchange.seen_at is not None:  # it tells of the answer when that is over
+        started = Instant(started - int((exchange.duration_ms or 0.0) * 1000))
     outcome = _outcome(exchange)
     decision = exchange.body_shape if exchange.body_shape in set(Decision) else None
     return RequestRow(
@@ -87,6 +96,8 @@ def _request(exchange: HttpExchange, number: int, undated_at: int) -> RequestRow
 
 
 def _outcome(exchange: HttpExchange) -> str:
+    if exchange.status is None and exchange.hop == "engine" and exchange.finish_reason is not None:
+        return Outcome.CALLER_GONE if exchange.finish_reason == "abort" else Outcome.OK
     if exchange.status is None:
         return Outcome.CALLER_GONE if exchange.error_code in (None, *_GAVE_UP) else Outcome.FAILED
     if exchange.status in (408, 504):

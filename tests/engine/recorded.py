@@ -177,6 +177,11 @@ def lensd(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+def triage(path: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "lensd", "triage", str(path), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
 def together(run: Callable[[int], Any], times: int) -> list[threading.Thread]:
     """So many threads, started at once."""
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(times)]

@@ -9,7 +9,7 @@ import pytest
 from checkout import ROOT
 from plugged import MIDDLEWARE as WITH_MIDDLEWARE
 from plugged import plugged
-from recorded import LOG, MIDDLEWARE, PLUGIN, PROCESS, SCRAPE, SPANS, Lensd, Recorder, lensd, only
+from recorded import LOG, MIDDLEWARE, PLUGIN, PROCESS, SCRAPE, SPANS, Lensd, Recorder, lensd, only, triage
 from rungs_story import CRASH, KEY, NAME, OPTIONS, QUEUE, SLOTS, STALL, THRASH, Story
 
 from lensd import rungs
@@ -201,3 +201,18 @@ def test_with_the_middleware_refused_and_left_ones_are_diagnosed_too(asked, stor
         assert msgspec.json.decode(done.stdout)["verdict"]["label"] == label, ident
     left = msgspec.json.decode(asked("3b", "left-in-queue", "--json").stdout)
     assert (left["subject"]["outcome"], left["verdict"]["stage"]) == ("caller_gone", "queue")
+
+
+def test_what_stood_is_named_from_its_bundles_too(at, tmp_path):
+    """Found anew in their rows, not as the incident has it."""
+    folder, labels = at("1").close().folder, {}
+    given = {name: "".join(f'{key} = "{value}"\n' for key, value in values.items()) for name, values in PARAMS.items()}
+    (folder / "lensd.toml").write_text("".join(f'[runbooks."{name}"]\n{text}' for name, text in given.items()))
+    for each in msgspec.json.decode(lensd(folder, "incidents", "ls", "--json").stdout)["items"]:
+        packed = tmp_path / f"{each['incident_id']}.zip"
+        made = lensd(folder, "bundle", each["incident_id"], "-o", str(packed))
+        assert (made.returncode, made.stderr) == (0, "")
+        said = msgspec.json.decode(triage(packed).stdout)
+        assert said["ruled_out"] or said["not_evaluated"], each
+        labels[each["label"]] = said["verdict"]["label"]
+    assert labels == {label: label for label in (QUEUE, THRASH, STALL, CRASH)}

@@ -211,6 +211,21 @@ files
     assert "  19.log  vllm log, 2 records\n  and 30 more (--json shows all)\n" in as_text(msgspec.structs.replace(told, files=many))
 
 
+def test_what_the_rule_was_not_decided_by_stands_apart_in_text_and_is_evidence_in_json():
+    own = Evidence(text="waited 900 of 1000 ms", quote="queue_ms=900", source="span:1")
+    more = tuple(Evidence(text=f"setting {n}", quote="y" * 900, source=f"flags.txt:{n}", beside=True) for n in range(9))
+    text = as_text(told := msgspec.structs.replace(SATURATED, findings=(finding(evidence=(own, *more)),)))
+    evidence, _, beside = text.partition("\nbeside it\n")
+    assert "span:1: queue_ms=900" in evidence
+    assert "flags.txt" not in evidence
+    shown = beside.partition("\n\n")[0].splitlines()
+    assert [line.split(" (")[0] for line in shown] == [*(f"  setting {n}" for n in range(5)), "  and 4 more"]
+    assert max(map(len, shown)) <= MOST_QUOTED + 1
+    assert as_markdown(told).index("### Beside it") > as_markdown(told).index("waited 900 of 1000 ms")
+    lines = msgspec.json.decode(as_json(told))["findings"][0]["evidence"]
+    assert [line.get("beside", False) for line in lines] == [False, *(True for _ in more)]
+
+
 def test_a_long_quote_is_cut_in_text_and_whole_elsewhere():
     long = "x" * 5000
     told = msgspec.structs.replace(SATURATED, findings=(finding(evidence=(Evidence(text="t", quote=long, source="engine.log:1"),)),))

@@ -36,6 +36,16 @@ def test_the_request_page_shows_evidence_with_quote_and_source(open_page: Open) 
     assert "Lower the concurrency of the busiest key" in said  # the runbook
 
 
+def test_what_a_verdict_does_not_rest_on_stands_below_its_evidence(open_page: Open, api: FakeApi) -> None:
+    more = Evidence(text="The engine has 4 slots", quote="--max-num-seqs 4", source="compose.yaml:9", beside=True)
+    finding = msgspec.structs.replace(canned.QUEUE_FINDING, evidence=(more, *canned.QUEUE_EVIDENCE))
+    api.documents[canned.QUEUED] = msgspec.structs.replace(canned.QUEUED_DOC, findings=(finding,))
+    said = text_of(open_page("request", id=canned.QUEUED))
+    assert "Beside it" not in text_of(open_page("request", id=canned.CRASHED))
+    own = max(said.index(row.text[1:]) for row in canned.QUEUE_EVIDENCE)
+    assert own < said.index("Beside it") < said.index(more.text)
+
+
 def test_the_request_page_can_be_taken_along(open_page: Open) -> None:
     app = open_page("request", id=canned.QUEUED)
     assert f"lensd diagnose {canned.QUEUED}" in text_of(app)

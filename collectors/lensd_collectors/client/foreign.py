@@ -17,6 +17,7 @@ from lensd_collectors import conventions as c
 from lensd_collectors.client.paths import PATHS, matcher
 
 MOST_ABOVE: Final = 32
+_BEYOND: Final = 2**63  # no count or time of an attribute is as large
 _OURS: Final[Mapping[str, str]] = {
     # column of requests -> our attribute
     "model": c.REQUEST_MODEL,
@@ -212,7 +213,7 @@ def _value(ours: str, value: Any, is_seconds: bool) -> Any:
     if kind == "bool":
         return value if isinstance(value, bool) else None
     if kind in ("int", "double"):
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _BEYOND:
             return None
         return int(value) if kind == "int" else float(value) * (1000 if is_seconds else 1)
     if kind == "string[]":

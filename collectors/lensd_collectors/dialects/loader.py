@@ -32,7 +32,7 @@ from lensd_collectors.rows import EngineSample, GpuSample
 _TABLES = ("events", "engine_samples", "config_facts", "http_exchanges")
 _COLUMNS = frozenset(EngineSample.__struct_fields__)
 _GPU_COLUMNS = frozenset(GpuSample.__struct_fields__)
-_GPU_LABELS = frozenset({"gpu", "uuid", "pci", "host", "instance", "compute", "pid", "process", "at"})
+_GPU_LABELS = frozenset({"gpu", "uuid", "pci", "host", "instance", "compute", "pid", "process", "at", "card"})
 _GPU_SOURCE = re.compile(r"(?P<names>[\w.%]+(?:\+[\w.%]+)*)(?:\*(?P<factor>\d+(?:\.\d+)?))?")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _SELECTOR = re.compile(r"(?P<sum>sum:)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?")

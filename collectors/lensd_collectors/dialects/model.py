@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -114,7 +115,7 @@ class GpuTable(msgspec.Struct, frozen=True):
     """What a tool or exporter calls the columns of `gpu_samples`, best name first, and what else its lines say."""
 
     columns: Mapping[str, tuple[GpuSource, ...]]
-    labels: Mapping[str, tuple[str, ...]] = {}  # gpu, uuid, pci, host, instance, compute, pid, process, at -> names
+    labels: Mapping[str, tuple[str, ...]] = {}  # gpu, uuid, pci, host, instance, compute, pid, process, at, card -> names
     reasons: Mapping[str, tuple[str, ...]] = {}  # a clock event reason of its own -> names
     blank: float | None = None  # from here on a value means that there is none
 
@@ -233,12 +234,32 @@ class Meaning(msgspec.Struct, frozen=True):
     status: int | None = None
 
 
+_WITH_FIGURES: Final = frozenset({Decision.CONTEXT_TOO_LONG, Decision.MODEL_UNKNOWN})
+
+
 def classify(dialects: Iterable[Dialect], status: int | None, body: str, path: str | None = None) -> Meaning | None:
-    """What a status and body mean; None where no dialect knows them. The first dialect's first match wins."""
+    """What a status and body mean; None where no dialect knows them. The first dialect's first match wins, but for one that says no
+    more than that the body was not liked: it gives way to one that says what of it."""
+    unliked: Meaning | None = None
+    bare: Meaning | None = None
     for dialect in dialects:
         for pattern in dialect.errors:
+            if unliked is not None and pattern.means not in _WITH_FIGURES:
+                continue
+            if bare is not None and pattern.means is not bare.decision:
+                continue
             match = pattern.match(status, body, path)
-            if match:
-                named = {key: value for key, value in match.groupdict().items() if value is not None}
-                return Meaning(pattern.means, dialect.name, named, pattern.status)
-    return None
+            if match is None:
+                continue
+            named = {key: value for key, value in match.groupdict().items() if value is not None}
+            found = Meaning(pattern.means, dialect.name, named, pattern.status)
+            if bare is not None:
+                if named:
+                    return Meaning(bare.decision, bare.dialect, named, bare.status)
+            elif pattern.means is Decision.BODY_MALFORMED:
+                unliked = found
+            elif named or pattern.means not in _WITH_FIGURES:
+                return found
+            else:  # another's pattern may read the figures in it
+                bare = found
+    return bare or unliked

@@ -10,11 +10,16 @@ from lensd_collectors.rows import Event, HttpExchange, Row
 
 LARGEST: Final = 4 << 20  # characters of a body that is decoded
 _MASKED: Final = re.compile(r"[<\[(](?:redacted|masked|removed|omitted|hidden|cut|trimmed)\b|^\s*(?:\.\.\.|…)\s*$", re.IGNORECASE)
+LONGEST_GAPPED: Final = 64 << 10
+_HOLE: Final = r"(?:<[^<>\"{}]{0,80}>|(?:\.\.\.|\u2026)[^\",\[\]{}]{0,80})"
+_GAP: Final = re.compile(rf"(?<=[\[:,{{])\s*{_HOLE}(?=\s*[,\]}}])")
+_ITEM_GAP: Final = re.compile(rf",\s*{_HOLE}(?=\s*[,\]}}])|(?<=[\[{{])\s*{_HOLE}\s*,?")
 _FENCE: Final = re.compile(r"^\s*```(?:json)?\s*\n(?P<inner>.*?)(?:\n\s*```\s*)?$", re.DOTALL)
 _STRUCTURED: Final = (
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema", "regex", "ebnf",
 )  # fmt: skip
 _MAX_TOKENS: Final = ("max_completion_tokens", "max_tokens", "max_new_tokens", "max_output_tokens", "num_predict", "n_predict")
+_KEPT: Final = ("truncate_prompt_tokens", "truncate", "num_ctx")  # how much of the prompt the caller lets the server keep
 _LEAKED: Final = re.compile(r"</?tool_call>|<function=|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|<function_call>|<\uff5ctool")
 _ENDS: Final = {
     "max_tokens": "length", "max_output_tokens": "length", "limit": "length", "eos_token": "stop", "eos": "stop", "word": "stop",
@@ -41,6 +46,7 @@ class Answer:
         self.pace: dict[str, float] = {}  # tpot_ms, and what else it says of its own times
         self.said = ""  # what it calls its time per token
         self.read_tokens = 0  # of the prompt, in the time that it calls the prompt's
+        self.stood: dict[str, float] = {}  # of one that says all its times: what is left of the whole, in milliseconds
         self._thought = self._spoke = False
 
     def take(self, document: Mapping[str, Any]) -> None:
@@ -114,6 +120,13 @@ class Answer:
         took, count, before = document.get("eval_duration"), document.get("eval_count"), document.get("prompt_eval_duration")
         if isinstance(took, int) and isinstance(count, int) and count > 0:
             self._times("eval_duration", took / 1e6 / count, ms=took / 1e6, prefill_ms=before / 1e6 if isinstance(before, int) else None)
+        whole, load = document.get("total_duration"), document.get("load_duration")
+        if isinstance(whole, int) and isinstance(load, int) and isinstance(took, int) and isinstance(before, int):
+            self.stood = {
+                "queue_ms": round(max(0, whole - load - before - took) / 1e6, 3),
+                "total_ms": round(whole / 1e6, 3),
+                "inference_ms": round((before + took) / 1e6, 3),
+            }
         tps = native.get("decode_throughput")
         if isinstance(tps, int | float) and tps > 0:
             self._times("decode_throughput", 1000 / tps)
@@ -182,6 +195,8 @@ class Answer:
             if "prefill_ms" in self.pace and self.read_tokens:
                 told.append(("request.prefill", {"ms": self.pace["prefill_ms"], "tokens": self.read_tokens}))
             told.append(("request.decode", {"tokens": row.completion_tokens, **self.pace, "structured": row.structured, "said": self.said}))
+        if self.stood:
+            told.append(("request.timed", self.stood | ({"token_ms": self.pace["tpot_ms"]} if "tpot_ms" in self.pace else {})))
         if _LEAKED.search("".join(self._text)):
             told.append(("request.call_leaked", {"tokens": row.completion_tokens}))
         return [_event(name, fields, row, number) for name, fields in told]
@@ -232,16 +247,46 @@ def is_answer(document: Mapping[str, Any]) -> bool:
     )
 
 
+def is_whole(document: Mapping[str, Any]) -> bool:
+    """Whether it is all of an answer, or the last of a stream's documents, and not a piece."""
+    choice = next((one for one in _list(document.get("choices")) if isinstance(one, dict)), {})
+    return (
+        ("finish_reason" in choice and ("message" in choice or "text" in choice) and not str(document.get("object")).endswith(".chunk"))
+        or "generated_text" in document
+        or {"done", "eval_count"} <= document.keys()
+        or _mapping(document.get("meta_info")).get("finish_reason") is not None
+    )
+
+
 def decoded(text: str) -> dict[str, Any] | None:
+    """The object that a text is, also where somebody put `<...>` or three dots in the place of a value; None for any other text."""
     try:
         document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _with_gaps(text)
+    return document if isinstance(document, dict) else None
+
+
+def _with_gaps(text: str) -> dict[str, Any] | None:
+    if len(text) > LONGEST_GAPPED or text.rstrip()[-1:] != "}" or _GAP.search(text) is None:
+        return None
+    try:
+        document = msgspec.json.decode(_GAP.sub("null", _ITEM_GAP.sub("", text)))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
 
+def is_request(document: Mapping[str, Any]) -> bool:
+    """Whether a body asks for something: it says what, and nothing of what came of it."""
+    return bool(document.keys() & {"messages", "prompt", "input", "inputs", "text"}) and (
+        bool(document.keys() & {"model", "stream", "options", "parameters", "sampling_params", *_MAX_TOKENS})
+        and not document.keys() & {"choices", "usage", "done", "object", "error", "response", "generated_text", "msg", "level"}
+    )
+
+
 def asked(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of an exchange that a request's body names: model, max_tokens, streaming, structured."""
+    """Columns of an exchange that a request's body names: model, max_tokens, streaming, structured, context_limit."""
     inner = {
         **_mapping(document.get("extra_body")),
         **_mapping(document.get("options")),
@@ -255,6 +300,9 @@ def asked(document: Mapping[str, Any]) -> dict[str, Any]:
     limit = next((inner[name] for name in _MAX_TOKENS if _is_count(inner.get(name))), None)
     if limit is not None and limit > 0:
         found["max_tokens"] = limit
+    kept = next((inner[name] for name in _KEPT if _is_count(inner.get(name))), None)
+    if kept:
+        found["context_limit"] = kept
     if isinstance(inner.get("stream"), bool):
         found["streaming"] = inner["stream"]
     shape = inner.get("response_format", inner.get("format"))

@@ -12,14 +12,15 @@ from lensd_collectors.rows import HttpExchange, Instant
 from lensd_collectors.scrub import scrub
 
 _TEXTS: Final = {
-    "method": ("method", "requestmethod", "httpmethod", "httprequestmethod", "verb"),
+    "method": ("method", "requestmethod", "httpmethod", "httprequestmethod", "clientrequestmethod", "verb"),
     "path": (
         "path", "uri", "requesturi", "requestpath", "xenvoyoriginpath", "urlpath", "httptarget", "endpoint", "httpurl", "requesturl", "url",
+        "clientrequestpath", "clientrequesturi", "resourcepath",
     ),
-    "request_id": ("requestid", "xrequestid", "reqid", "rid", "callid", "litellmcallid", "responseid"),
+    "request_id": ("requestid", "xrequestid", "reqid", "req", "rid", "callid", "litellmcallid", "responseid"),
     "upstream": (
         "upstreamhost", "upstreamaddr", "upstreamaddress", "serviceurl", "serviceaddr", "targetipport", "backendaddr", "apibase",
-        "upstream",
+        "upstream", "backend", "upstreamcluster", "upstreamuri", "balancerip",
     ),
     "peer": (
         "clienthost", "remoteaddr", "remoteaddress", "remoteip", "clientip", "clientaddr", "clientipaddress", "downstreamremoteaddress",
@@ -32,12 +33,13 @@ _TEXTS: Final = {
         "username", "subject", "authuser", "remoteuser",
         "jwtsub", "jwtsubject",
     ),
-    "error_code": ("responseflags", "errorcode", "errortype", "exceptiontype"),
+    "error_code": ("responseflags", "statusdetails", "errorcode", "errortype", "exceptiontype"),
     "error_message": ("responsecodedetails", "errormessage", "err", "error", "exception"),
 }  # fmt: skip
 _COUNTS: Final = {
     "status": (
         "status", "statuscode", "httpstatus", "httpstatuscode", "responsecode", "responsestatus", "downstreamstatus", "httpcode", "code",
+        "edgeresponsestatus",
     ),
     "upstream_status": ("upstreamstatus", "originstatus", "targetstatuscode", "upstreamstatuscode", "us"),
     "bytes": (
@@ -46,35 +48,56 @@ _COUNTS: Final = {
     "received_bytes": (
         "bytesreceived", "requestlength", "requestsize", "requestcontentsize", "bytesin", "bytesread", "receivedbytes", "rl",
     ),
-    "prompt_tokens": ("prompttokens", "inputtokens", "promptevalcount", "promptn", "tokensin", "prompttokencount", "tokenizercount"),
-    "completion_tokens": ("completiontokens", "outputtokens", "generatedtokens", "evalcount", "tokensout", "tokens"),
+    "prompt_tokens": ("prompttokens", "inputtokens", "promptevalcount", "promptn", "tokensin", "prompttokencount", "tokenizercount",
+                      "tokensprompt"),
+    "completion_tokens": ("completiontokens", "outputtokens", "generatedtokens", "evalcount", "tokensout", "tokenscompletion", "tokens"),
     "cached_tokens": ("cachedtokens", "cachen", "cachereadinputtokens"),
     "reasoning_tokens": ("reasoningtokens",),
     "max_tokens": ("maxtokens", "maxnewtokens", "maxcompletiontokens", "numpredict", "maxoutputtokens"),
     "chunks": ("chunks", "ssechunks", "chunkindex"),
     "tool_calls": ("toolcalls",),
+    "content_chars": (
+        "contentchars", "chars", "characters", "outputchars", "answerchars", "responsechars", "argumentschars", "argumentsbytes",
+        "argumentslen", "argumentslength", "argslen", "argschars", "argsbytes", "lenarguments",
+    ),
 }  # fmt: skip
 # Durations: the name without its unit, and what a bare number means: s, ms, ns, or "" for not known.
 _SPANS: Final = {
     "ttfb_ms": {
         "ttft": "", "timetofirsttoken": "", "firsttoken": "", "firsttokenafter": "", "firstcontentafter": "", "timetofirstbyte": "",
-        "ttfb": "",
+        "ttfb": "", "promptevalduration": "ns", "prefill": "", "prefilltime": "",
         "upstreamheadertime": "s", "uht": "s", "timestarttransfer": "s", "firstchunkafter": "", "firstbyte": "", "headersafter": "",
+        "latenciesproxy": "ms", "edgetimetofirstbyte": "ms",
     },
     "upstream_ms": {
         "originduration": "ns", "upstreamresponsetime": "s", "urt": "s", "xenvoyupstreamservicetime": "ms", "upstreamservicetime": "ms",
-        "upstreamduration": "", "targetprocessingtime": "s", "upstreamlatency": "",
+        "upstreamduration": "", "upstream": "", "targetprocessingtime": "s", "upstreamlatency": "",
+        "integrationlatency": "ms", "originresponseduration": "ms",
     },
     "duration_ms": {
         "duration": "", "requesttime": "s", "rt": "s", "latency": "", "elapsed": "s", "total": "", "totaltime": "s", "timetotal": "s",
         "responsetime": "", "took": "", "totalduration": "ns", "e2elatency": "", "wall": "", "lastchunkafter": "", "time": "", "ms": "ms",
+        "latenciesrequest": "ms", "responselatency": "ms", "timetaken": "s", "httprequestlatency": "s",
     },
     "limit_ms": {"timeout": "s"},
     "retry_after_ms": {"retryafter": "s"},
-    "max_gap_ms": {"maxgap": "", "longestgap": "", "gap": ""},
+    "max_gap_ms": {
+        "maxgap": "", "longestgap": "", "gap": "", "lastchunkage": "", "sincelastchunk": "", "lastchunkago": "", "gapmsmax": "ms",
+        "gapmax": "", "maxgapms": "ms",
+    },
 }  # fmt: skip
+_TOKENS_FIRST: Final = (
+    "ttft",
+    "timetofirsttoken",
+    "firsttoken",
+    "firsttokenafter",
+    "firstcontentafter",
+    "promptevalduration",
+    "prefill",
+    "prefilltime",
+)
 _SAID: Final = ("msg", "message", "detail", "reason")
-_SHAPES: Final = ("responseformat", "format", "kind", "mode", "shape", "constraint")
+_SHAPES: Final = ("responseformat", "responseformattype", "format", "kind", "mode", "shape", "constraint")
 _STRUCTURED: Final = ("json", "schema", "grammar", "guided", "structured", "regex")
 _WHEN: Final = (
     "starttime",
@@ -90,9 +113,13 @@ _WHEN: Final = (
     "date",
     "createdat",
     "when",
+    "sent",
+    "sentat",
+    "requesttime",
+    "edgestarttimestamp",
 )
-_BEGUN: Final = ("starttime", "startedat", "startutc", "start")
-_OVER: Final = ("endtime", "endedat", "endutc", "finishedat", "completedat", "end")
+_BEGUN: Final = ("starttime", "startedat", "startutc", "edgestarttimestamp", "start")
+_OVER: Final = ("endtime", "endedat", "endutc", "finishedat", "completedat", "edgeendtimestamp", "end")
 _SERVED: Final = ("success", "succeeded", "ok")  # words for a status
 _UNITS: Final = {"ms": 1.0, "s": 1e3, "seconds": 1e3, "sec": 1e3, "secs": 1e3, "ns": 1e-6, "us": 1e-3, "millis": 1.0, "milliseconds": 1.0}
 _TIME: Final = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?")
@@ -100,7 +127,14 @@ _NOT_NAME: Final = re.compile(r"[^a-z0-9]+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NONE: Final = ("", "-", "None", "null", "nil", "-1")
 _PROXYS: Final = frozenset({"upstream", "upstream_status", "upstream_ms"})
+_LOGGERS: Final = ("logger", "loggername", "component", "service", "servicename", "app", "module", "source")
+_OF_HOP: Final = re.compile(r"prox(?:y|ies)|router|gateway|ingress|balancer|apisix|\bkong\b|envoy|traefik", re.IGNORECASE)
+_PASSED_ON: Final = "via_upstream"  # Envoy: the status is that of what stands behind it
+_SERVED_BY: Final = "resstatuscode"  # a server's own log, as Node's loggers nest it
+_LONGEST_MS: Final = 1e9
+_ANSWERED: Final = "response_sent_by"  # Google's balancer: who wrote the answer
 _NANOSECONDS: Final = "downstreamstatus"  # a log with this key, Traefik's, counts in nanoseconds
+_MILLISECONDS: Final = "apisixlatency"
 MOST_KEYS: Final = 200
 STREAM: Final = ("stream", "streaming", "isstream")
 
@@ -115,6 +149,9 @@ def asked_of(pairs: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model := _first(named, _TEXTS["model"]), str):
         found["model"] = scrub(model)[:200]
     return found
+
+
+_OWN_SERVER: Final = re.compile(r"(?i)caddy|nginx|traefik|envoy|haproxy|apisix|kong|cloudflare|awselb")
 
 
 def exchange_of(
@@ -135,31 +172,64 @@ def exchange_of(
         if found is not None:
             setattr(row, column, found)
     for column, spans in _SPANS.items():
-        span = _span(named, spans, "ns" if _NANOSECONDS in named else "")
+        span = _span(named, spans, "ns" if _NANOSECONDS in named else "ms" if _MILLISECONDS in named else "")
         if span is not None:
             setattr(row, column, span)
     stream = _first(named, STREAM)
-    row.streaming = {"true": True, "false": False, "on": True, "off": False}.get(str(stream).lower())
+    row.streaming = {"true": True, "false": False, "on": True, "off": False}.get(str(stream).lower(), _way(named))
     if row.status is not None and not 100 <= row.status <= 599:
         row.status = None
     shape = str(_first(named, _SHAPES) or "").lower()
-    row.structured = any(word in shape for word in _STRUCTURED) if shape else None
-    timed = row.completion_tokens is not None and row.duration_ms is not None
-    says_end = row.status is not None or row.finish_reason is not None or timed or (row.max_gap_ms is not None and row.chunks is not None)
+    row.structured = any(word in shape for word in _STRUCTURED) if shape else False if "responseformat" in named else None
+    if row.duration_ms is None and (begun := instant_of(_first(named, _BEGUN), clock)) is not None:
+        over = instant_of(_first(named, _OVER), clock)
+        row.duration_ms = (over - begun) / 1000 if over is not None and over >= begun else None
+    timed = row.completion_tokens is not None and (row.duration_ms is not None or row.ttfb_ms is not None)
+    timed = timed or (row.prompt_tokens is not None and (row.ttfb_ms is not None or row.cached_tokens is not None))
+    if row.ttfb_ms is not None and row.streaming is None and any(named.get(name) is not None for name in _TOKENS_FIRST):
+        row.streaming = True
+    failed = row.error_code is not None and row.duration_ms is not None
+    says_end = (
+        row.status is not None
+        or row.finish_reason is not None
+        or timed
+        or failed
+        or (row.max_gap_ms is not None and row.chunks is not None)
+    )
+    says_end = says_end or (row.error_message is not None and row.duration_ms is not None and _is_of_call(row, named))
     if row.status is not None and row.status >= 400 and row.error_message is None and isinstance(said := _first(named, _SAID), str):
         row.error_message = scrub(said)[:500]
-    row.seen_at = _instant(_first(named, _WHEN), clock)
+    if row.upstream_status is None and _passed_on(pairs):
+        row.upstream_status = row.status
+    row.seen_at = instant_of(_first(named, _WHEN), clock)
     if row.status is None and row.error_message is None and str(_first(named, _COUNTS["status"])).lower() in _SERVED:
         row.status = 200
-    if row.duration_ms is None and (begun := _instant(_first(named, _BEGUN), clock)) is not None:
-        over = _instant(_first(named, _OVER), clock)
-        row.duration_ms = (over - begun) / 1000 if over is not None and over >= begun else None
+    if row.status is None and row.error_message is None and row.error_code is None and (timed or row.finish_reason is not None):
+        row.status = 200  # it tells of the answer
     known: tuple[str, ...] = ("path", "duration_ms", "ttfb_ms", "completion_tokens", "prompt_tokens", "max_tokens", "max_gap_ms")
     known += ("error_message",) if row.seen_at is not None else ()  # a body of an error says no more than that, and not when
     if not says_end or all(getattr(row, column) is None for column in known):
         return None
+    hop = hop or ("proxy" if _SERVED_BY in named or _OF_HOP.search(str(_first(named, _LOGGERS) or "")) else None)
+    if hop == "proxy" and row.request_id is None and isinstance(own := named.get("id"), str):
+        row.request_id = scrub(own)[:200]
     _tidy(row, hop)
     return row
+
+
+def _way(named: Mapping[str, Any]) -> bool | None:
+    """Whether the answer came as a stream, of a record that says it by a word."""
+    said = next((str(named[name]).lower().replace("_", "-") for name in ("mode", "kind", "way", "variant") if named.get(name)), "")
+    if said in ("stream", "streamed", "streaming", "sse"):
+        return True
+    whole = ("plain", "whole", "blocking", "sync", "nonstream", "nonstreaming", "non-stream", "non-streaming", "non-streamed")
+    return False if said in whole else None
+
+
+def again_of(pairs: Mapping[str, Any]) -> int | None:
+    """Which time it is that the caller tries, where it counts: the second or a later one."""
+    number = _whole(_first(_flat(pairs), ("attempt", "attemptnumber", "tryno", "try", "retry", "retrycount", "retrynumber", "retries")))
+    return number if number is not None and 2 <= number < 1000 else None
 
 
 def is_key_of(key: str, column: str) -> bool:
@@ -169,7 +239,17 @@ def is_key_of(key: str, column: str) -> bool:
     return whole in names or any(whole.removesuffix(unit) in names for unit in _UNITS)
 
 
+def _is_of_call(row: HttpExchange, named: Mapping[str, Any]) -> bool:
+    """Whether what failed was a call to a server: it has a path, a model or an id, or its error names the address."""
+    told = (row.path, row.model, row.upstream, row.request_id, row.streaming)
+    return any(one is not None for one in told) or "://" in (row.error_message or "") or "attempt" in named
+
+
 def _tidy(row: HttpExchange, hop: str | None) -> None:
+    if row.error_code is not None and row.error_code.startswith(_ANSWERED):
+        row.error_code = None
+    if row.error_message == _PASSED_ON:
+        row.error_message, row.upstream_status = None, row.upstream_status or row.status
     if row.path is not None:
         row.path = re.sub(r"^[a-z]+://[^/]*", "", row.path).partition("?")[0] or "/"
     if row.upstream is not None:
@@ -177,6 +257,14 @@ def _tidy(row: HttpExchange, hop: str | None) -> None:
     if row.peer is not None:
         row.peer = re.sub(r"(?<=[\d\]]):\d+$", "", row.peer.split(",")[0].strip())
     row.hop = hop or ("proxy" if row.peer is not None or any(getattr(row, column) is not None for column in _PROXYS) else "client")
+
+
+def _passed_on(pairs: Mapping[str, Any]) -> bool:
+    """Whether the answer's own headers name another server than the proxy that logs it."""
+    headers = pairs.get("resp_headers")
+    server = headers.get("Server", headers.get("server")) if isinstance(headers, dict) else None
+    server = server[0] if isinstance(server, list) and server else server
+    return isinstance(server, str) and _OWN_SERVER.match(server) is None
 
 
 def _flat(pairs: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,6 +285,8 @@ def _flat(pairs: Mapping[str, Any]) -> dict[str, Any]:
             value, whole, last = _Timed(float(_number(value) or 0.0) * _UNITS[unit]), whole.removesuffix(unit), last.removesuffix(unit)
         found.setdefault(whole, value)
         found.setdefault(last, value)
+        if str(name).count(".") > 1:  # `attributes.error.type`
+            found.setdefault(_NOT_NAME.sub("", "".join(str(name).lower().split(".")[-2:])), value)
     return found
 
 
@@ -219,6 +309,8 @@ def _span(named: Mapping[str, Any], spans: Mapping[str, str], otherwise: str) ->
             return float(value)
         number = _number(value)
         unit = otherwise or unit
+        if number is not None and number * _UNITS[unit or "ms"] > _LONGEST_MS:  # an instant
+            continue
         if number is not None and number >= 0 and (unit or isinstance(value, int)):
             # a whole number without a unit is of milliseconds, as Envoy and most loggers write it
             return round(number * _UNITS[unit or "ms"], 3)
@@ -250,7 +342,8 @@ def _whole(value: object) -> int | None:
     return int(number) if number is not None and 0 <= number < 1 << 60 and number == int(number) else None
 
 
-def _instant(value: object, clock: Clock | None) -> Instant | None:
+def instant_of(value: object, clock: Clock | None) -> Instant | None:
+    """Of seconds, milliseconds, microseconds or nanoseconds since 1970, or of a date as text; `clock`: of one without a day."""
     number = _number(value)
     if number is not None:
         for least, factor in ((1e17, 1e-3), (1e14, 1.0), (1e11, 1e3), (1e8, 1e6)):

@@ -8,13 +8,14 @@ import msgspec
 
 from lensd_collectors.read import json_lines
 from lensd_collectors.read.answer_body import decoded, is_answer
-from lensd_collectors.read.call_fields import exchange_of
+from lensd_collectors.read.call_fields import again_of, exchange_of
 from lensd_collectors.read.exchange import Exchange, finish, say
 from lensd_collectors.read.http_lines import pairs_of
 from lensd_collectors.read.lines import Clock, Unwrapped, unwrap
 from lensd_collectors.read.series import is_series, samples_of
 from lensd_collectors.read.strays import Strays
-from lensd_collectors.rows import HttpExchange, Row
+from lensd_collectors.rows import Event, HttpExchange, Row
+from lensd_collectors.scrub import scrub
 
 LONGEST: Final = 64 * 1024  # characters of a line
 _FEWEST: Final = 2  # columns of a header that mean something
@@ -63,10 +64,15 @@ def read_calls(text: str, *, name: str, engine: str | None = None, clock: Clock 
             continue
         src = f"{name}:{number}"
         found: HttpExchange | None = None
+        said: list[Row] = []
         if line[:1] in ("{", "["):
             document = decoded(line.lstrip("[").rstrip("]")) if len(line) <= LONGEST else None
-            rows += strays.record(document, line, number) if document is not None else []
+            said = strays.record(document, line, number) if document is not None else []
+            rows += said
             found = exchange_of(document, engine=engine, src=src, clock=clock) if document is not None else None
+            if found is None and document is not None and not said:
+                said = strays.settings(line, number)
+                rows += said
             if (
                 found is None
                 and document is not None
@@ -87,16 +93,32 @@ def read_calls(text: str, *, name: str, engine: str | None = None, clock: Clock 
                 if samples:
                     rows += samples
                     continue
+        elif raw.lstrip()[:1] == "{" and (record := decoded(raw.strip())) is not None:  # a logger's record that is no call
+            said = strays.record(record, raw, number) or strays.settings(raw.strip(), number)
+            rows += said
         if found is not None:
             say(found)
             found.seen_at = found.seen_at or whole.at
             rows.append(found)
+            rows += _again(found, line if line[:1] == "{" else raw.strip(), number)
             continue
         is_record = raw.lstrip()[:1] == "{" and len(raw) <= LONGEST
-        other = strays.read((_fault(decoded(raw.strip()) or {}) if is_record else None) or raw, number, None)
+        other = [] if said else strays.read((_fault(decoded(raw.strip()) or {}) if is_record else None) or raw, number, whole.at)
         rows += other or ()
         unread += other is None and not line.startswith("#")
     return CallRows(rows=rows, unread_lines=unread)
+
+
+def _again(row: HttpExchange, line: str, number: int) -> list[Row]:
+    """That a caller tried once more what had failed, where its record counts its tries."""
+    document = decoded(line) if row.hop == "client" and (row.status or 500) >= 400 and line[:1] == "{" else None
+    tries = again_of(document) if document is not None else None
+    if tries is None:
+        return []
+    fields = f'{{"number":{tries}}}'
+    event = Event(seen_at=row.seen_at, seq=number, engine=row.engine, name="client.retry", severity="info", fields=fields, src=row.src)
+    event.line = scrub(line)[:500]
+    return [event]
 
 
 def _fault(document: dict[str, Any]) -> str | None:

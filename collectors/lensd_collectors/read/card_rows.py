@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final, NamedTuple
 
-from lensd_collectors.read.card_states import CardStates
+from lensd_collectors.read.card_states import TOGETHER_US, CardStates
 from lensd_collectors.read.cells import instant_of, is_none, quantity
 from lensd_collectors.read.delimited import Cells
 from lensd_collectors.read.gpu_columns import card, mig
@@ -13,7 +13,6 @@ OF_PROCESS: Final = ("pid_used_bytes", "rss_bytes", "cpu_share")
 LIMIT: Final = {"total_bytes"}  # beside a resident set: what of it there may be
 MOST_SUBJECTS: Final = 4096
 MOST_LISTED: Final = 32  # cards of a host; more is a loop that goes faster than its listings can be told apart
-TOGETHER_US: Final = 500_000  # the lines of one listing come within, those of the next do not
 _INDEX: Final = re.compile(r"(?:gpu|nvidia)?[ :#_-]*(\d+)", re.IGNORECASE)
 
 
@@ -25,6 +24,7 @@ class Subject(NamedTuple):
     mig: str | None
     pid: int | None
     process: str | None
+    card: str | None
 
 
 class CardRows:
@@ -37,25 +37,41 @@ class CardRows:
         self._listed: tuple[Instant | None, int] = (None, 0)
         self._subjects: dict[tuple[str, ...], Subject] = {}
         self.states = CardStates(name)
+        self.called: list[tuple[GpuSample, str]] | None = None  # rows of cards and what these are called, where a whole file is read
+
+    def settle(self) -> None:
+        """Where one index has cards of two names, several hosts' tables were put together, and each name is a host's."""
+        names: dict[str | None, set[str]] = {}
+        for row, name in self.called or ():
+            names.setdefault(row.gpu, set()).add(name)
+        for row, name in self.called or () if any(len(some) > 1 for some in names.values()) else ():
+            row.host = name
 
     def rows(self, cells: Cells, number: int, line: str, at: Instant | None = None) -> list[Row]:
         """The rows of one line; `at` holds where the line has no instant of its own."""
         at = self._instant(cells.labels.get("at"), at)
-        host, gpu, mig, pid, process = self._subject(cells.labels)
+        host, gpu, mig, pid, process, called = self._subject(cells.labels)
         src = f"{self._name}:{number}"
         mine: dict[str, Any] = {column: cells.values[column] for column in OF_PROCESS if column in cells.values}
         if pid is not None:
+            if gpu is None and not mine and "used_bytes" in cells.values:
+                # what a line about a process says of a card is what it holds of it
+                mine["pid_used_bytes"] = cells.values["used_bytes"]
             is_told = bool(mine) or gpu is not None
             return [GpuSample(seen_at=at, seq=number, host=host, gpu=gpu, mig=mig, pid=pid, process=process, src=src, **mine)] * is_told
         mine.pop("pid_used_bytes", None)
         device: dict[str, Any] = {column: value for column, value in cells.values.items() if column not in OF_PROCESS}
+        if gpu is None and "rss_bytes" in mine and "total_bytes" in device:  # of a table that names no card it is the process's limit
+            mine["total_bytes"] = device.pop("total_bytes")
         if gpu is None and device.keys() - LIMIT and at is not None:
             gpu = self._nth(at)
         if mine and gpu is None and device.keys() <= LIMIT:
             return [GpuSample(seen_at=at, seq=number, host=host, process=process, src=src, **mine, **device)]
         rows: list[Row] = []
         if device or gpu is not None:  # one that tells nothing is listed all the same
-            rows.append(GpuSample(seen_at=at, seq=number, host=host, gpu=gpu, mig=mig, src=src, **device))
+            rows.append(sample := GpuSample(seen_at=at, seq=number, host=host, gpu=gpu, mig=mig, src=src, **device))
+            if self.called is not None and called is not None and host is None:
+                self.called.append((sample, called))
         if mine:
             rows.append(GpuSample(seen_at=at, seq=number, host=host, process=process, src=src, **mine))
         if gpu is not None:
@@ -75,7 +91,8 @@ class CardRows:
             said = {what: text.strip() for what, text in labels.items() if not is_none(text)}
             instance, compute = said.get("instance"), said.get("compute")
             gpu = card(self._called(said), instance, compute)
-            found = Subject(said.get("host"), gpu, mig(instance, compute), _pid(said.get("pid")), program(said.get("process")))
+            process = _pid(said.get("pid")), program(said.get("process"))
+            found = Subject(said.get("host"), gpu, mig(instance, compute), *process, said.get("card"))
             self._subjects[key] = found
         return found
 

@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Final
 
 from lensd_collectors.dialects import Dialect, load
+from lensd_collectors.dialects.model import FieldKind
 from lensd_collectors.read.call_fields import is_key_of
 from lensd_collectors.read.engine_log import LONGEST_READ
 from lensd_collectors.read.exchange import MODEL
 from lensd_collectors.read.gpu_table import place_of
 from lensd_collectors.read.http_exchange import read_http
 from lensd_collectors.read.lines import unwrap
-from lensd_collectors.read.prometheus import metric_line
+from lensd_collectors.read.prometheus import SAMPLE, metric_line
 from lensd_collectors.read.recognise import HEAD_BYTES, LARGEST_DOCUMENT, TABULAR, Kind, judge, parts_of, text_lines
 from lensd_collectors.read.series import is_engine_key
 from lensd_collectors.read.settings import name_of
 from lensd_collectors.scrub import scrub, segments
 
 LONGEST_QUOTE: Final = 500
+SHORT_LINE: Final = 200  # an entry of a list of models, quoted as it stands
 BLOCK: Final = 1 << 20
 Span = tuple[int, int]
 
@@ -132,7 +134,7 @@ def _log_focus(raw: str, column: str, dialect: Dialect | None) -> Span | None:
     for pattern in dialect.events if dialect and offset >= 0 else ():
         match = pattern.search(body)
         if match:
-            group = next((field.group for field in (*pattern.fields, *pattern.facts) if field.name == column), None)
+            group = next((f.group for f in (*pattern.fields, *pattern.facts) if f.name == column and f.kind is not FieldKind.CONST), None)
             if group is None or match.start(group) < 0:
                 return _named(raw, column) or (offset + match.start(), offset + match.end())
             return offset + match.start(group), offset + match.end(group)
@@ -162,11 +164,16 @@ def _document_quote(kind: Kind, text: str, line: int, column: str, name: str) ->
     if kind is Kind.PROMETHEUS:
         line = metric_line(lines, column, line) or line
     else:
-        line = _exchange_line(text, line, column, name)
+        if SAMPLE.match(lines[line - 1].strip()):
+            line = metric_line(lines, column, line) or line
+        else:
+            line = _exchange_line(text, line, column, name)
         pattern = MODEL if column == "model" else _LISTED.get(column)
         match = pattern.search(lines[line - 1]) if pattern else None
         if match:
-            return match[0][:LONGEST_QUOTE], f"{name}:{line}"
+            whole = lines[line - 1].strip() if len(lines[line - 1]) <= SHORT_LINE else ""
+            listed = whole if whole[:1] == "{" and column in _LISTED and scrub(whole) == whole else match[0][:LONGEST_QUOTE]
+            return listed, f"{name}:{line}"
     raw = lines[line - 1]
     return cut(raw, focus or _named(raw, column)), f"{name}:{line}"
 

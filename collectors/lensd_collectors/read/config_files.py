@@ -13,7 +13,9 @@ from lensd_collectors.read.strays import CALLERS, Strays, any_anchor, anywhere
 from lensd_collectors.rows import ConfigFact, Event, Row
 
 _DIFF: Final = re.compile(r"^(?:@@ -\d|diff [-\w$<(]|--- \S|\d+(?:,\d+)?[acd]\d+)")
-_REPLACED: Final = re.compile(r"^-(\s*[\w.\"'-]+\s*[:=]).*\n\+\1", re.MULTILINE)  # what is left of one without its head
+_REPLACED: Final = re.compile(  # what is left of one without its head
+    r"^-(\s*(?:- +)?[\w.\"'-]+(?:\s*[:=]|(?<=\w)\s)).*\n(?:-.*\n){0,40}(?:\+.*\n){0,40}?\+\1", re.MULTILINE
+)
 _NEAR: Final = 40  # lines between the old and the new of one change
 CHANGED: Final = "deploy.changed"
 
@@ -49,10 +51,15 @@ def read_settings(text: str, *, name: str, engine: str | None = None, clock: Clo
         others += found or ()
         unread += not found and str(number) not in known and bool(line.strip()) and not line.lstrip().startswith(("#", "$", "//"))
     rows = [*given.rows, *others]
-    if any(_DIFF.match(line) for line in lines) or _REPLACED.search(text):
+    if is_diff(text):
         rows = changed(rows, lines, name)
     rows += _buffering(rows)
     return SettingRows(rows=rows, unread_lines=unread)
+
+
+def is_diff(text: str) -> bool:
+    """Whether lines of it were replaced by others."""
+    return any(_DIFF.match(line) for line in text.split("\n")) or (_REPLACED.search(text) or flags.SPLIT.search(text)) is not None
 
 
 def _buffering(rows: Sequence[Row]) -> list[Row]:

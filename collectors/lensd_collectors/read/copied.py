@@ -5,19 +5,28 @@ from typing import Any, Final
 
 from lensd_collectors.dialects import load
 from lensd_collectors.read import http_lines as forms
-from lensd_collectors.read.answer_body import asked, asked_by_name, decoded
+from lensd_collectors.read.answer_body import asked, asked_by_name, decoded, is_request, is_whole
 from lensd_collectors.read.exchange import MODEL, Exchange, finish, header, models_listed
 from lensd_collectors.read.lines import Clock
 from lensd_collectors.read.strays import Strays
-from lensd_collectors.read.stream import CHUNK, CUT, EVENT, HEADER, TIMED, ReadTable, Stream
+from lensd_collectors.read.stream import CHUNK, CUT, EVENT, HEADER, SUMMARY, TIMED, ReadTable, Stream
 from lensd_collectors.read.write_out import WriteOut
 from lensd_collectors.rows import ConfigFact, HttpExchange, Instant, Row
 
+_UNBUFFERED: Final = re.compile(r"\bcurl\b.*\s(?:-[a-zA-Z]*N[a-zA-Z]*|--no-buffer)(?=\s)")  # so that pieces are seen as they come
 _DIGITS: Final = re.compile(r"\d+")
 _LONGEST_FORM: Final = 1000
 MOST_SETTINGS: Final = 1000
 _BODY_LIMIT: Final = 4 << 20
 LONGEST: Final = 64 * 1024  # characters of a line that is anything but a body
+_FORM: Final = re.compile(
+    r"(?P<free>\bplain\b|\bfree[ -](?:text|form)|\b(?:without|no|drop\w*|minus) +(?:\w+ +){0,2}(?:schema|grammar|response_format|guided))"
+    r"|response_format|json_schema|json_object|guided_\w+|structured_outputs?|\b(?:schema|grammar)\b",
+    re.IGNORECASE,
+)
+_LONGEST_GAP: Final = re.compile(
+    r"\b(?:max|longest|largest|biggest)\w*[ _-]*(?:gap|itl|silence|pause|stall|inter)|\b(?:gap|itl)\w*[ _-]*max", re.IGNORECASE
+)
 _FAILED: Final = re.compile(r"\b(?:fail\w*|error|timed? ?out|aborted|gave up|giving up)\b", re.IGNORECASE)
 
 
@@ -90,7 +99,7 @@ class Copied:
     def _asked(self, line: str, number: int, match: re.Match[str] | None) -> None:
         target = forms.TARGET.search(line)
         path = target["path"] if target else (match["target"].partition("?")[0] if match else None)
-        has_body = re.search(r"\s(?:-d|--data\S*|--json)[\s=]", line)
+        has_body = "curl" not in line or re.search(r"\s(?:-d|--data\S*|--json)[\s=]", line)
         named = match.groupdict().get("method") if match else None
         method = named or ("POST" if match and "stream" in line else None) if match else _option(line) or ("POST" if has_body else "GET")
         self._request = {"method": method, "path": path}
@@ -107,6 +116,8 @@ class Copied:
             self._request["key_id"] = key
             self._request_places["key_id"] = number
         self._write_out = WriteOut(line) if match is None else self._write_out
+        if match is None and _UNBUFFERED.search(line):
+            self._request["streaming"], self._request_places["streaming"] = True, number
         self._command = line if line.endswith("\\") and match is None else ""
         self._keep(asked(decoded(inline["body"]) or {}) if (inline := forms.INLINE.search(line)) else {}, number)
         self._keep_model(line, number)
@@ -121,6 +132,11 @@ class Copied:
 
     def _body_asked(self, line: str, number: int) -> bool:
         match = forms.ASKED.match(line)
+        if match is None and line[:1] == "{" and (document := decoded(line)) is not None and is_request(document):
+            self._close(keep_request=self._request.get("method") is not None and self._open is None)
+            self._keep(asked(document), number)
+            self._keep_model(line, number)
+            return True
         if match is None:
             if line.startswith("> ") and (key := forms.key_of(line)) is not None:
                 self._keep({"key_id": key}, number)
@@ -176,20 +192,41 @@ class Copied:
             exchange.body.append(text)
             exchange.body_lines.append(number)
 
+    def _is_next(self, line: str) -> bool:
+        """Whether the open answer is whole, and the line is another answer or a remark on the next call."""
+        if self._open is None or self._open.stream is not None or line[:1] not in ("{", "#"):
+            return False
+        whole = any(part[:1] == "{" and (one := decoded(part)) is not None and is_whole(one) for part in self._open.body[-1:])
+        return whole and (line[:1] == "#" or ((other := decoded(line)) is not None and is_whole(other)))
+
+    def _keep_form(self, line: str, number: int) -> None:
+        """Whether a remark says that the call asks for an answer of a given form."""
+        if line[:1] == "#" and (said := _FORM.search(line)) is not None:
+            self._request["structured"], self._request_places["structured"] = said["free"] is None, number
+
     def _streamed(self, line: str, number: int) -> bool:
         """A piece of a stream, with its time or without."""
         event, chunk = EVENT.match(line), CHUNK.match(line) or TIMED.match(line)
         if head := HEADER.match(line):
             if self._open is not None and self._open.stream is not None:
                 self._close(keep_request=True)
-            self._table = ReadTable(line) if head["time"] else None
+            self._table = ReadTable(line) if head["time"] or head["unit"] else None
             return True
         read = self._table.read(line) if self._table is not None else None
         if event is None and chunk is None and read is None:
-            if self._open is not None and self._open.stream is not None and CUT.match(line):
-                self._open.stream.cut()
+            stream = self._open.stream if self._open is not None else None
+            if self._open is not None and stream is not None and SUMMARY.match(line):  # says it in one line
+                self._open.places |= dict.fromkeys(
+                    ("chunks", "ttfb_ms", "duration_ms", *(("max_gap_ms",) if _LONGEST_GAP.search(line) else ())), number
+                )
+                return True
+            if stream is not None and CUT.match(line):
+                stream.cut()
                 return True
             return False
+        timed = float(chunk["at"]) * (1 if (chunk["unit"] or "s").lower() == "ms" else 1000) if chunk else read[0] if read else None
+        if timed is not None and self._open is not None and self._open.stream is not None and self._open.stream.is_before(timed):
+            self._close()
         if self._open is None:
             self._open = self._new(number)
         exchange = self._open
@@ -209,11 +246,14 @@ class Copied:
                 exchange.places |= dict.fromkeys(("completion_tokens", "prompt_tokens", "cached_tokens"), number)
             elif '"arguments"' in line or '"content"' in line:
                 exchange.places |= dict.fromkeys(("content_chars", "json_broken"), number)
-        elif chunk is not None:
-            factor = 1 if (chunk["unit"] or "s").lower() == "ms" else 1000
-            exchange.stream.chunk(float(chunk["at"]) * factor, int(chunk["bytes"]) if chunk["bytes"] else None, int(chunk["number"]))
+        elif chunk is not None and timed is not None:
+            number_of = int(chunk["number"]) if chunk["number"] else None
+            size = chunk["bytes"] or chunk.groupdict().get("size")
+            exchange.stream.chunk(timed, int(size) if size else None, number_of)
         elif read is not None:
             exchange.stream.chunk(*read)
+        if exchange.stream.is_longest:
+            exchange.places["max_gap_ms"] = number
         return True
 
     def _written(self, line: str, written: dict[str, Any], number: int) -> None:

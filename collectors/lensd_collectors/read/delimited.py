@@ -54,6 +54,7 @@ class Header:
         self.delimiter, self.width = delimiter, len(names)
         spelled = [header_name(name) for name in names]
         self.names = frozenset(one.name for one in spelled)
+        self.written = tuple(names)
         self._places = {one.name: place for place, one in reversed(list(enumerate(spelled)))}
         self._units = [one.unit for one in spelled]
         self._measures: list[Measure] = []
@@ -68,7 +69,7 @@ class Header:
     def _take(self, table: GpuTable) -> None:
         for column, sources in table.columns.items():
             for source in sources:
-                places = [self._places[name] for name in source.names if name in self._places]
+                places = [self._places[name.lower()] for name in source.names if name.lower() in self._places]
                 if len(places) == len(source.names):
                     self._measures.append(Measure(column, tuple(Part(place, self._factor(place, source.factor)) for place in places)))
         for what, names in table.labels.items():
@@ -91,7 +92,7 @@ class Header:
 
     def read(self, text: str) -> Cells | None:
         """A line under this header; None for what is none: another number of cells, or nothing where values belong."""
-        cells = self._split(text)
+        cells = self.split(text)
         if len(cells) != self.width:
             return None
         values: dict[str, Cell] = {}
@@ -122,7 +123,8 @@ class Header:
             heard = self._remembered[key] = _listen(measure, cells)
         return heard
 
-    def _split(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
+        """The cells of a line; as many as the header has where the line is one of its own."""
         if self.delimiter == BLANKS:
             cells = text.split()
             if self._labels.get("at") == 0 and len(cells) > self.width and _DAY.fullmatch(cells[0]):

@@ -12,7 +12,7 @@ import msgspec
 from lensd_collectors.dialects import Dialect, EventPattern
 from lensd_collectors.read import life, settings
 from lensd_collectors.read.access_lines import AccessLines
-from lensd_collectors.read.lines import Clock, Pieces, Whole, dated, unwrap
+from lensd_collectors.read.lines import Clock, Pieces, Whole, dated, unwrap, written_by_journald
 from lensd_collectors.read.served import BUFFER, LARGE, Served
 from lensd_collectors.read.settings import Origin
 from lensd_collectors.read.tracebacks import Loose, Part, Tracebacks, loose
@@ -21,6 +21,7 @@ from lensd_collectors.scrub import scrub
 
 LONGEST_LINE: Final = 2000  # characters of a line that are kept
 LONGEST_READ: Final = 1 << 20  # bytes of a line that are looked at
+ASKED: Final = "args"  # the sign of a start that prints what it was asked for, which may be more than it takes
 ARGUMENTS: Final = "engine.args"  # the pattern whose facts are the whole of what an engine was given
 _REPEATED: Final = {
     "engine.oom": 64,
@@ -36,6 +37,7 @@ _REPEATED: Final = {
 """Events of which the same words are told once a start: how many of the last are remembered."""
 _NOBODY: Final = "None/None"  # the process of a line that names none
 _ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
+_ZONE: Final = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$")
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 
 
@@ -62,6 +64,9 @@ class LineReader:
         self._told = _nothing_told()
         self._pieces, self._tracebacks = Pieces(), Tracebacks()
         self._exact: Instant | None = None  # what the present line itself says with year and zone
+        self._zone = 0  # microseconds ahead of UTC of what is written without one, as other lines of the program have it
+        self._said: tuple[str, str] | None = None  # day and time that stand before the present line
+        self._says = False  # the present line has a time
         self._when: Instant | tuple[str, str] | None = None  # of the last line that said: its instant, or date and time to be resolved
 
     @property
@@ -73,8 +78,14 @@ class LineReader:
         """What the last line that told a time told for sure: with year and zone, or as it was received."""
         return None if isinstance(self._when, tuple) else self._when
 
+    @property
+    def near(self) -> Instant | None:
+        """When the present line was seen, if only by a guess at its zone and year; None for one that tells no time."""
+        return self._time(None)[0] if self._says else None
+
     def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]:
         """The rows of one line, mostly none or one; `number` counts lines from 1. A line in pieces gives its rows with its last."""
+        self._said = written_by_journald(line)
         whole = self._pieces.take(unwrap(line), number)
         return [] if whole is None else self._whole(whole, at_us)
 
@@ -100,7 +111,7 @@ class LineReader:
         bare = loose(text) if frame is None else None
         parts: Mapping[str, str | None] = bare.parts if bare is not None else frame.groupdict() if frame is not None else {}
         body = bare.text if bare is not None else frame["text"] if frame is not None else text
-        self._keep_time(whole.at, parts)
+        self._keep_time(whole, parts)
         if bare is None:
             self._tracebacks.framed(body, _NOBODY)
         for anchor, pattern in self._anchors:
@@ -126,7 +137,7 @@ class LineReader:
     def _events(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen", line: str) -> list[Row]:
         name = self._life.admit(pattern.name, pattern.sign)
         self._tracebacks.close(seen.process)
-        stack = self._tracebacks.stack(seen.process) if pattern.severity == "critical" else {}
+        stack = self._tracebacks.stack(seen.process) if pattern.severity in ("critical", "error") else {}
         if name == life.STARTED:
             self._stated.clear()
             self._told = _nothing_told()
@@ -213,8 +224,8 @@ class LineReader:
                 setattr(row, column, value)
         started = dated(began) if isinstance(began, str) else None
         if row.duration_ms is None:
-            both = started is not None and row.seen_at is not None
-            row.duration_ms = (row.seen_at - started) / 1000 if both else row.upstream_ms  # type: ignore[operator]
+            lasted = (row.seen_at - started) / 1000 if started is not None and row.seen_at is not None else None
+            row.duration_ms = lasted or row.upstream_ms  # a log whose two instants are one does not say how long it took
         return row
 
     def _config_facts(self, pattern: EventPattern, match: re.Match[str], seen: "_Seen") -> list[Row]:
@@ -237,7 +248,8 @@ class LineReader:
             names = frozenset(values)
             values |= dict.fromkeys((self._given or names) - names)  # not printed any more: back to the default
             self._given = names
-        return [row for name, value in values.items() if (row := self._fact(settings.origin_of(name, given=given), name, value, seen))]
+        asked = given or pattern.sign == ASKED
+        return [row for name, value in values.items() if (row := self._fact(settings.origin_of(name, given=asked), name, value, seen))]
 
     def _fact(self, origin: Origin, name: str, value: str | None, seen: "_Seen") -> ConfigFact | None:
         """A setting as it is told once a start."""
@@ -259,13 +271,18 @@ class LineReader:
         told.append(key)
         return True
 
-    def _keep_time(self, outer: Instant | None, parts: Mapping[str, str | None]) -> None:
+    def _keep_time(self, whole: Whole, parts: Mapping[str, str | None]) -> None:
         date, time, own = parts.get("date"), parts.get("time"), parts.get("instant")
-        self._exact = (dated(own) if own else None) or outer
+        self._exact = (dated(own) if own else None) or whole.at
+        if own and (zone := _ZONE.search(own)) is not None:
+            self._zone = (-1 if zone["sign"] == "-" else 1) * (int(zone["hours"]) * 60 + int(zone["minutes"])) * 60_000_000
+        self._says = self._exact is not None or bool(time) or self._said is not None
         if self._exact is not None:
             self._when = self._exact
         elif time:
             self._when = (date or "", time)
+        elif self._said is not None:
+            self._when = self._said
 
     def _time(self, at_us: int | None) -> tuple[Instant | None, bool]:
         """When the present line was seen, and whether that is a guess: by its zone and year, or from the line before it."""
@@ -273,7 +290,7 @@ class LineReader:
             return self._exact or Instant(at_us), False
         if isinstance(self._when, tuple):
             at = self._clock.at(*self._when)
-            return at, at is not None
+            return (Instant(at - self._zone), True) if at is not None else (None, False)
         return self._when, False
 
     def _source(self, number: int, live: bool) -> str:
@@ -293,7 +310,7 @@ class _Seen:
     def __init__(self, reader: LineReader, number: int, at_us: int | None, parts: Mapping[str, str | None]) -> None:
         self.number = number
         self.at, self.guessed = reader._time(at_us)
-        self.is_dated = not self.guessed or bool(parts.get("time"))  # the line itself says when, if not in which zone
+        self.is_dated = not self.guessed or reader._says  # the line itself says when, if not in which zone
         self.severity = (parts.get("level") or "info").lower()
         self.process = f"{parts.get('process')}/{parts.get('pid')}"
         self.src = reader._source(number, at_us is not None)
@@ -323,14 +340,29 @@ class Reader(Protocol):
 
     @property
     def instant(self) -> Instant | None: ...
+    @property
+    def near(self) -> Instant | None: ...
 
     def feed(self, line: str, *, number: int, at_us: int | None) -> list[Row]: ...
 
     def rest(self, at_us: int | None = None) -> list[Row]: ...
 
 
+_OF_YAML: Final = re.compile(r"[\s+-]*[\"']?[A-Za-z][\w./-]*[\"']?\s*:(?:\s|$)")  # a key and perhaps its value
+
+
 class Others(Protocol):
     """Reads what the log's own dialect does not know."""
+
+    @property
+    def of_manifests(self) -> bool:
+        """Whether lines that gave nothing may be settings all the same."""
+        ...
+
+    @property
+    def of_gateways(self) -> bool:
+        """Whether lines that gave nothing may say what any gateway says, in a frame that is known."""
+        ...
 
     def read(self, line: str, number: int, at: Instant | None) -> list[Row] | None: ...
 
@@ -348,7 +380,14 @@ def iter_log(source: Path | BinaryIO, reader: Reader, others: Others | None = No
             if rows is None:
                 text, before = line.decode("utf-8", "replace"), reader.unread
                 rows = reader.feed(text, number=number, at_us=None)
-                if reader.unread > before and others is not None and (found := others.read(text, number, None)) is not None:
+                unknown = reader.unread > before or (
+                    not rows and others is not None and (others.of_gateways or (others.of_manifests and _OF_YAML.match(text) is not None))
+                )
+                if (
+                    unknown
+                    and others is not None
+                    and (found := others.read(text, number, None if reader.unread > before else reader.near)) is not None
+                ):
                     rows, reader.unread = found, before
                 if plain is not None and access.learn(plain, rows) and served is not None:
                     served.learn(plain.kind)

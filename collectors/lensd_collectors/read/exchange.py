@@ -5,10 +5,11 @@ from typing import Final
 
 import msgspec
 
-from lensd_collectors.dialects import Meaning
+from lensd_collectors.conventions import Decision
+from lensd_collectors.dialects import Meaning, load
 from lensd_collectors.read.answer_body import Answer, read_answer
 from lensd_collectors.read.error_body import meaning_of, read_error
-from lensd_collectors.read.http_lines import of_header
+from lensd_collectors.read.http_lines import ms_of, of_header
 from lensd_collectors.read.settings import Origin
 from lensd_collectors.read.stream import Stream
 from lensd_collectors.rows import ConfigFact, HttpExchange, Row
@@ -42,7 +43,8 @@ class HttpRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NUMBERS: Final = {
-    "prompt_tokens": "prompt_tokens", "limit": "context_limit", "completion_tokens": "max_tokens", "max_tokens": "max_tokens",
+    "prompt_tokens": "prompt_tokens", "length": "prompt_tokens", "limit": "context_limit", "most": "context_limit", "cap": "context_limit",
+    "completion_tokens": "max_tokens", "max_tokens": "max_tokens",
     "requested": "max_tokens",
 }  # fmt: skip
 _HEADERS: Final = {  # text-generation-inference tells of an answer in its headers
@@ -51,6 +53,19 @@ _HEADERS: Final = {  # text-generation-inference tells of an answer in its heade
 }  # fmt: skip
 
 
+_USUAL: Final = {  # of an answer of which only the body was copied
+    Decision.KEY_MISSING: 401,
+    Decision.KEY_UNKNOWN: 401,
+    Decision.KEY_EXPIRED: 401,
+    Decision.KEY_DISABLED: 401,
+    Decision.MODEL_NOT_ALLOWED: 403,
+    Decision.MODEL_UNKNOWN: 404,
+    Decision.PATH_UNKNOWN: 404,
+    Decision.CONTEXT_TOO_LONG: 400,
+    Decision.RATE_LIMITED: 429,
+    Decision.ENGINE_BUSY: 503,
+}
+_WAITED_FOR: Final = {"header": "first_byte", "first byte": "first_byte", "idle": "idle", "read": "read"}
 _WAITS: Final = ("retry-after", "x-ratelimit-reset", "ratelimit-reset", "x-ratelimit-reset-requests")
 _LIMIT: Final = re.compile(r"^(?P<most>\d{1,7})(?:, *\d+)?(?:;w=(?P<window>\d+))?")
 
@@ -96,6 +111,9 @@ def finish(exchange: Exchange, body: str) -> None:
     exchange.places |= dict.fromkeys(("error_code", "error_message", "body_shape"), line)
     if error.meaning:
         exchange.places |= dict.fromkeys(_mean(row, error.meaning), line)
+        if row.status is None and exchange.stream is None and (usual := _USUAL.get(error.meaning.decision)) is not None:
+            row.status = usual
+            exchange.places.setdefault("status", line)
 
 
 def say(row: HttpExchange) -> None:
@@ -104,6 +122,31 @@ def say(row: HttpExchange) -> None:
         meaning = meaning_of(row.status, row.error_message)
         if meaning is not None:
             _mean(row, meaning)
+    if row.status is None and row.error_code is not None and "timeout" in row.error_code.lower() and "timeout" not in row.error_code:
+        row.error_message = row.error_message or row.error_code  # the name of an exception
+        row.error_code = (
+            "connect_timeout" if "connect" in row.error_code.lower() else "pool_timeout" if "Pool" in row.error_code else "timeout"
+        )
+    if row.error_message is not None and row.status is None:
+        _failed(row, row.error_message)
+
+
+def _failed(row: HttpExchange, said: str) -> None:
+    """What a call without an answer failed of, and what a hop in front had waited for."""
+    failures = load()["client"].failures
+    code, match = next(((one.code or "", match) for one in failures if (match := one.regex.search(said))), ("", None))
+    if match is None:
+        return
+    row.error_code = row.error_code or code
+    if row.limit_ms is None:
+        row.limit_ms = ms_of(match, "limit")
+    if row.hop == "proxy" and "timeout" in code and row.limit_kind is None:
+        row.limit_kind = waited_for(said)
+
+
+def waited_for(said: str) -> str | None:
+    """What a hop waited for in vain, in its words of a timeout."""
+    return next((kind for word, kind in _WAITED_FOR.items() if word in said.lower()), None)
 
 
 def _mean(row: HttpExchange, meaning: Meaning) -> list[str]:

@@ -18,7 +18,7 @@ from lensd_collectors.scrub import is_placeholder, scrub
 
 _OBJECT: Final = re.compile(r"^\s*(\{)", re.MULTILINE)
 _ENVIRONMENT: Final = re.compile(
-    r"^\s*(?:export\s+|-e\s+|ENV\s+)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD|OLLAMA|SGLANG|TRTLLM|LLAMA_ARG)_\w+)[=:]\s*(?P<value>.+?)\s*$"
+    r"^\s*(?:export\s+|-e\s+|ENV\s+|Environment=[\"']?)?(?P<name>(?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD|OLLAMA|SGLANG|TRTLLM|LLAMA_ARG)_\w+)[=:]\s*(?P<value>.+?)\s*$"
 )
 _ENV_ARRAY: Final = re.compile(r"^\s*\[\s*\"[A-Z][A-Z0-9_]*=.*\]\s*$")
 _ENV_ITEM: Final = re.compile(r"\"((?:VLLM|CUDA|NCCL|HF|OTEL|PYTORCH|LENSD|OLLAMA|SGLANG|NVIDIA)_\w+)=([^\"]*)\"")
@@ -29,8 +29,8 @@ _LLAMACPP: Final = {
     "-c": "ctx_size", "-np": "parallel", "-ngl": "n_gpu_layers", "-b": "batch_size", "-ub": "ubatch_size", "-m": "model", "-t": "threads",
     "-fa": "flash_attn", "-ctk": "cache_type_k", "-ctv": "cache_type_v", "-ot": "override_tensor", "-n": "n_predict",
 }  # fmt: skip
-_ARRAY: Final = re.compile(r"\[\s*[\"'][^\"']*[\"']\s*,\s*[\"']")  # arguments as JSON, or YAML's flow, lists them
-_ARRAY_MARKS: Final = re.compile(r"[\[\]]|(?<=[\"']),")
+_ARRAY: Final = re.compile(r"\[\s*(?:[\"'][^\"']*[\"']\s*,\s*[\"']|--\w)")  # arguments as JSON, or YAML's flow, lists them
+_ARRAY_MARKS: Final = re.compile(r"[\[\]]|(?<=[\"']),|,(?=\s*-)")
 _LONE_FLAG: Final = re.compile(r"^(?P<indent>\s*)(?P<mark>- +)?[\"']?--?[A-Za-z][\w-]*[\"']?,?$")
 _LONE_VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<mark>- +)?(?:\"[^\"]*\"|'[^']*'|[^\s\"'\-:{\[#][^\s:]*),?$")
 LONGEST_COMMAND: Final = 32_768  # characters; what is longer was typed by nobody, and splitting it as a shell does would take minutes
@@ -43,13 +43,25 @@ MODEL_KEYS: Final = (
     "full_attention_interval", "index_topk", "layer_group_size", "num_kv_shared_layers", "global_head_dim", "is_encoder_decoder",
     "num_layers", "n_shared_experts", "first_k_dense_replace", "q_lora_rank", "shared_expert_intermediate_size", "decoder_sparse_step",
 )  # fmt: skip
+LENGTHS: Final = ("max_seq_len", "max_sequence_length", "n_positions", "seq_length", "n_ctx")  # of models before they agreed on one name
 NESTED: Final = ("compress_ratios", "block_configs", "linear_attn_config", "cross_attention_layers")  # kept is only that they are there
 COUNTED: Final = ("layer_types", "hybrid_override_pattern")  # one entry a layer: kept as how many there are of each
 QUANTISATION: Final = {"quant_method": "quant_method", "bits": "quant_bits", "w_bit": "quant_bits"}
-_SETTING: Final = r"(?=\s*(?:- +)?[\"']?(?:--\w|vllm\b|python|export\b|[A-Z_]+[=:]))"
+_SETTING: Final = r"(?=\s*(?:- +)?[\"']?(?:--\w|vllm\b|python|export\b|[A-Z_]+[=:]|Environment=|ExecStart=))"
 _ADDED: Final = re.compile(rf"^\+{_SETTING}")
 _REMOVED: Final = re.compile(rf"^-{_SETTING}")
+SPLIT: Final = re.compile(  # a flag that stayed, and below it the old and the new value, as manifests list them
+    r"^ (?P<indent>\s*)- +[\"']?(?P<flag>--[\w-]+)[\"']?\n-(?P=indent)- +(?P<was>[^\s-]\S*)\n\+(?P=indent)- +(?P<now>[^\s-]\S*)$",
+    re.MULTILINE,
+)
 _DATED: Final = re.compile(r"^\s*(?:#+\s*)?(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?\b[\s:,-]*")
+
+
+_ARROW: Final = re.compile(  # a change on one line, as Nomad and Terraform plan it
+    r"^\s*(?:\+/-|[~!])\s+\"?(?P<key>[\w.-]+?)(?:\[\d+\])?\"?\s*[:=]\s*\"?(?P<was>[^\"\n]*?)\"?\s*(?:=>|->)\s*\"?(?P<now>[^\"\n]*?)\"?\s*(?:#.*)?$"
+)
+_LISTED_FLAG: Final = re.compile(r"(?:^|[\s\"':])(?P<flag>--[A-Za-z][\w-]*)[\"']?,?\s*$")
+_OF_ARGUMENTS: Final = frozenset({"args", "command", "arguments", "cmd"})
 
 
 class FlagRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,18 +76,25 @@ def read_flags(text: str, *, name: str, engine: str | None = None) -> FlagRows:
     value is the fact, and the old one what it was; a setting that is only taken away is a fact without a value. So it is with
     commands below lines that say which is the older (`# rev 41`, `# before`).
     """
-    lines = _joined(text)
+    lines = _joined(SPLIT.sub(_both_sides, text))
     if any(_ADDED.match(line) for _, line in lines):
         return _diff(lines, name=name, engine=engine)
     rows: list[Row] = []
     unread = 0
     at: Instant | None = None
+    flag: str | None = None
     groups: list[tuple[Rank | None, list[ConfigFact]]] = [(None, [])]
     for number, line in lines:
         dated = _DATED.match(line)
         if dated:
             at = rfc3339(f"{dated['at'].replace(' ', 'T')}{dated['zone'] or 'Z'}") or at
             line = line[dated.end() :] if not line.lstrip().startswith("#") else line
+        turned = _turned(line, flag)
+        flag = listed["flag"] if (listed := _LISTED_FLAG.search(line)) else None
+        if turned is not None:
+            rows = [row for row in rows if not (isinstance(row, ConfigFact) and row.name in turned and row.src == f"{name}:{number - 1}")]
+            rows += [_fact(key, now, engine, f"{name}:{number}", was=was) for key, (was, now) in turned.items()]
+            continue
         found = _settings(line)
         if not found and line.strip() and not line.lstrip().startswith(("#", "$")):
             unread += 1
@@ -106,6 +125,26 @@ def _diff(lines: list[tuple[int, str]], *, name: str, engine: str | None) -> Fla
         was = before[0] if before is not None and before[0] != value else None
         rows.append(_fact(key, value, engine, f"{name}:{number}", was=was))
     return FlagRows(rows=rows, unread_lines=unread)
+
+
+def _turned(line: str, flag: str | None) -> dict[str, tuple[str, str]] | None:
+    """What a line says was one value and is another: of a key, of a flag beside it, or of the flag on the line before."""
+    arrow = _ARROW.match(line)
+    if arrow is None:
+        return None
+    was, now = arrow["was"], arrow["now"]
+    if was.startswith("--") and now.startswith("--"):
+        before, after = _settings(was), _settings(now)
+        return {key: (before[key], after[key]) for key in before.keys() & after.keys() if before[key] != after[key]}
+    name = settings.name_of(flag if flag and arrow["key"] in _OF_ARGUMENTS else arrow["key"])
+    if name in _OF_ARGUMENTS or settings.is_secret(name):
+        return {}
+    return {name: (settings.spelled(name, was), settings.spelled(name, now))}
+
+
+def _both_sides(match: re.Match[str]) -> str:
+    was, now = (match[side].strip("\"'") for side in ("was", "now"))
+    return f"\n-{match['indent']}- {match['flag']}={was}\n+{match['indent']}- {match['flag']}={now}"
 
 
 def _settings(line: str) -> dict[str, str]:
@@ -148,6 +187,9 @@ def _of_model(document: Mapping[str, object]) -> list[tuple[str, str, str]]:
     for key in MODEL_KEYS:
         fact = "name_or_path" if key == "_name_or_path" else settings.name_of(key)
         found.append((key, fact, settings.value_of(fact, document.get(key))))
+    if document.get("max_position_embeddings") is None:
+        key = next((key for key in LENGTHS if document.get(key) is not None), LENGTHS[0])
+        found.append((key, "max_position_embeddings", settings.value_of("max_position_embeddings", document.get(key))))
     found += [(key, key, _counted(document.get(key))) for key in COUNTED]
     found += [(key, key, "given") for key in NESTED if document.get(key)]
     quantised = document.get("quantization_config")
@@ -167,9 +209,13 @@ def _counted(value: object) -> str | None:
 def _joined(text: str) -> list[tuple[int, str]]:
     """Lines with their number, those ending in a backslash joined to the next, at the first one's number."""
     lines: list[tuple[int, str]] = []
+    is_diff = any(_ADDED.match(line) for line in text.split("\n"))
     for number, line in enumerate(text.split("\n"), 1):
         line = line.rstrip("\r")
-        if lines and lines[-1][1].endswith("\\"):
+        if lines and lines[-1][1].endswith("\\") and is_diff:  # each side of it has lines of its own
+            lines[-1] = (lines[-1][0], lines[-1][1].rstrip("\\ "))
+            lines.append((number, line))
+        elif lines and lines[-1][1].endswith("\\"):
             lines[-1] = (lines[-1][0], lines[-1][1][:-1] + " " + line.strip())
         elif (
             lines and (flag := _LONE_FLAG.match(lines[-1][1])) and (value := _LONE_VALUE.match(line)) and flag["indent"] == value["indent"]
@@ -181,7 +227,7 @@ def _joined(text: str) -> list[tuple[int, str]]:
 
 
 def _variable(name: str, value: str) -> dict[str, str]:
-    key = name.lower()
+    key = settings.name_of(name.lower().removeprefix("llama_arg_"))
     if not settings.is_secret(key):
         return {key: settings.spelled(key, scrub(value)[: settings.LONGEST])}
     return {key.removeprefix("vllm_"): value if is_placeholder(value) else "***"}

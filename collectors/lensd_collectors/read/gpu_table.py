@@ -20,10 +20,12 @@ from lensd_collectors.read.cells import instant_of
 from lensd_collectors.read.delimited import BLANKS, DELIMITERS, Cells, Header
 from lensd_collectors.read.process_table import HostTable
 from lensd_collectors.read.prometheus import instant_in_name
+from lensd_collectors.read.series import has_engine, is_series
+from lensd_collectors.read.series import samples_of as series_of
 from lensd_collectors.read.smi_box import SmiBox
-from lensd_collectors.read.smi_query import CARD, HEAD, HEADS_OF_PROCESS, PROCESS, Block, SmiQuery, cells_of, line_of
+from lensd_collectors.read.smi_query import CARD, HEAD, HEADS_OF_PROCESS, PROCESS, Block, SmiQuery, cells_of, is_kept, line_of
 from lensd_collectors.read.strays import Strays
-from lensd_collectors.rows import GpuSample, Instant, Row
+from lensd_collectors.rows import EngineSample, GpuSample, Instant, Row
 
 LONGEST_LINE: Final = 4096
 QUERY: Final = "nvidia_query"
@@ -34,10 +36,16 @@ _COMMAND: Final = re.compile(r"\s*(?:[$#>]|\S+@\S+[#$])\s*\S|\s*(?:sudo |watch |
 _LOST: Final = re.compile(
     r"Unable to determine the device handle for (?:[Gg][Pp][Uu] ?)?(?:\d{1,2}: )?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<why>.+)"
 )
+_OF_PROCESS: Final = re.compile(
+    r"(?:[\w.-]+[ _])?(?:pid|process|proc)[ _=]?\d+[ _.]+(?:gpu[ _.])?(?:mem(?:ory)?|(?:mem(?:ory)?[ _.])?used?|used?[ _.]mem(?:ory)?)"
+    r"(?P<unit> *[\[(][^\])]*[\])]|[ _][mg]i?b)?",
+    re.IGNORECASE,
+)
 _LISTED: Final = re.compile(r"GPU (?P<gpu>\d+): .+ \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)")  # nvidia-smi -L
 _DATE_LINE: Final = re.compile(r"(?:#|---|===|\[|date:?|top -|Timestamp *:|Every [\d.]+s: .*?:)?\s*(?P<at>.+?)\s*(?:\]|---|===|up .*)?")
 _UNITS: Final = re.compile(r"#\s*Idx\b.*|# *(?:YYYYMMDD|HH:MM:SS).*")
 _GENERIC: Final = {"gpu", "uuid", "pci", "pid"}
+_OTHERS: Final = {"device", "deviceid", "device_id"}  # who is measured, in tables of other makers' tools
 
 
 class TableRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +56,16 @@ class TableRows(msgspec.Struct, frozen=True, kw_only=True):
 def read_gpu_table(lines: Iterable[str], *, name: str, engine: str | None = None) -> TableRows:
     """All rows of a file of any length, also of log lines between its tables. An instant without a zone is taken as UTC, as in logs."""
     reader = TableReader(name, Strays(name, engine))
-    rows = [row for line in lines for row in reader.feed(line)]
-    return TableRows(rows=rows + reader.rest(), unread_lines=reader.unread)
+    reader.cards.called = []
+    rows = [row for line in lines for row in reader.feed(line)] + reader.rest()
+    reader.cards.settle()
+    return TableRows(rows=rows, unread_lines=reader.unread)
 
 
 def place_of(lines: Iterator[str], number: int, column: str) -> int:
     """The line of the figure behind `column` of the row that came from line `number`; `lines` are those from the one before it on."""
     before, here = next(lines, ""), next(lines, "")
-    heads = () if CARD.fullmatch(here.rstrip()) else HEADS_OF_PROCESS if PROCESS.match(here) else None
+    heads = () if CARD.fullmatch(here.rstrip()) or is_kept(here) else HEADS_OF_PROCESS if PROCESS.match(here) else None
     if heads is not None and (table := load()[QUERY].gpu) is not None:
         return line_of(chain(heads, [here], lines), number - len(heads), column, table) or number
     return number - 1 if column in SmiBox.ON_FIRST_LINE and SmiBox.is_first_line(before) else number
@@ -85,8 +95,9 @@ class TableReader:
         self._header: Header | None = None
         self._headers: dict[tuple[str, ...], Header | None] = {}  # of lines that name each value
         self._query, self._box = SmiQuery(), SmiBox()
-        self._cards, self._host = CardRows(name), HostTable(name)
+        self.cards, self._host = CardRows(name), HostTable(name)
         self._at: Instant | None = instant_in_name(name)
+        self._kept: tuple[Header, bool] | None = None
         self.read = self.unread = 0
 
     def feed(self, line: str) -> list[Row]:
@@ -105,27 +116,40 @@ class TableReader:
 
     def rest(self) -> list[Row]:
         """The rows of what no line ended, once the last line is in."""
-        return [*self._of_blocks(self._query.rest()), *self._cards.states.rest()]
+        return [*self._of_blocks(self._query.rest()), *self.cards.states.rest()]
 
     def _of_blocks(self, blocks: Iterable[Block]) -> list[Row]:
         rows: list[Row] = []
         for block in blocks:
             for table in _table(QUERY):
                 cells = cells_of(block, table)
-                rows += self._cards.rows(cells, block.line, f"GPU {block.entries['gpu.bus'].value}", self._at) if cells else []
+                called = block.entries.get("gpu.bus") or block.entries["gpu.minor_number"]
+                rows += self.cards.rows(cells, block.line, f"GPU {called.value}", self._at) if cells else []
         return rows
 
     def _rows(self, text: str) -> list[Row] | None:
         if self._header is not None and (cells := self._header.read(text)):
-            return self._cards.rows(cells, self._number, text, self._at)
+            return [*self.cards.rows(cells, self._number, text, self._at), *self._of_engine(self._header, text)]
         box = self._box.read(text)
         if box is not None:
-            return self._cards.rows(box, self._number, text, self._at) if box.labels else []
+            return self.cards.rows(box, self._number, text, self._at) if box.labels else []
         if header := _header(text):
             self._header = header
-            self._cards.states.restart()
+            self.cards.states.restart()
             return []
         return self._other(text)
+
+    def _of_engine(self, header: Header, text: str) -> list[Row]:
+        """What a table that somebody keeps says of the engine in the same line."""
+        if header.delimiter == BLANKS or not self._is_kept(header):
+            return []
+        record = dict(zip(header.written, header.split(text), strict=True))
+        return [row for row in series_of(record, engine=None, name=self._name, number=self._number) if isinstance(row, EngineSample)]
+
+    def _is_kept(self, header: Header) -> bool:
+        if self._kept is None or self._kept[0] is not header:
+            self._kept = header, is_series(header.written) and has_engine(header.written)
+        return self._kept[1]
 
     def _other(self, text: str) -> list[Row] | None:
         date = _DATE_LINE.fullmatch(text)
@@ -137,13 +161,13 @@ class TableReader:
         if host is not None:
             return host
         if cells := self._pairs(text):
-            return self._cards.rows(cells, self._number, text, self._at)
+            return self.cards.rows(cells, self._number, text, self._at)
         if match := _LOST.search(text):
             state = "lost" if "lost" in match["why"].lower() else "failing"
-            gpu = self._cards.index_of(match["pci"])
+            gpu = self.cards.index_of(match["pci"])
             return [event(self._name, gpu, state, at=self._at, number=self._number, line=text, pci=match["pci"])]
         if listed := _LISTED.fullmatch(text):
-            return self._cards.rows(Cells({}, {"gpu": listed["gpu"], "uuid": listed["uuid"]}, []), self._number, text, self._at)
+            return self.cards.rows(Cells({}, {"gpu": listed["gpu"], "uuid": listed["uuid"]}, []), self._number, text, self._at)
         if _UNITS.fullmatch(text) or HEAD.fullmatch(text) or _COMMAND.match(text):
             return []
         return self._strays.read(text, self._number, self._at) if self._strays else None
@@ -173,11 +197,21 @@ def _header(text: str) -> Header | None:
     return _blanks(text.lstrip("#").split(), is_marked=text.startswith("#"))
 
 
+def _of_one_process(names: list[str]) -> list[str]:
+    """Names of columns, where one that names its process by number is what the card holds of it: `pid 812 used [MiB]`."""
+    found = [_OF_PROCESS.fullmatch(name.strip()) for name in names]
+    if sum(match is not None for match in found) != 1 or any(name.startswith("memory.used") for name in names):
+        return names
+    units = [None if match is None else (match["unit"] or "MiB").strip(" _[]()") for match in found]
+    return [name if unit is None else f"memory.used [{unit}]" for name, unit in zip(names, units, strict=True)]
+
+
 def _delimited(names: list[str], delimiter: str) -> Header | None:
-    first = _table("nvidia_smi")
+    names = _of_one_process(names)
+    first = _table("nvidia_smi") + _table("cards") * any(name.lower() in _OTHERS for name in names)
     if any(name.lower() in _GENERIC | {"index", "gpu_index", "gpu_uuid", "gpu_id"} for name in names):
         first += _table("tables")
-    return _known(names, delimiter, first + _table("processes"))
+    return _known(names, delimiter, first + _table("dcgm") + _table("processes"))
 
 
 def _blanks(names: list[str], *, is_marked: bool) -> Header | None:

@@ -9,6 +9,7 @@ from lensd_collectors.read.answer_body import asked as request_of
 from lensd_collectors.read.answer_body import decoded, read_answer
 from lensd_collectors.read.error_body import read_error
 from lensd_collectors.read.exchange import MODEL, Exchange, HttpRows, finish, models_listed
+from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.rows import HttpExchange, Instant
 
 Capture = tuple[dict[str, Any], str, int]  # document, its text, its first line
@@ -29,13 +30,50 @@ def captures(text: str) -> Iterator[Capture]:
             document, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             return
-        if isinstance(document, dict) and ("request" in document and "status" in document):
+        if isinstance(document, dict) and isinstance(log := document.get("log"), dict) and isinstance(log.get("entries"), list):
+            yield from _of_browser(log["entries"], text[:end], at)
+        elif isinstance(document, dict) and ("request" in document and "status" in document):
             yield document, text[at:end], text.count("\n", 0, at) + 1
         elif (
             isinstance(document, dict) and "resourceSpans" not in document and (read_error(None, text[at:end]) or read_answer(text[at:end]))
         ):
             yield {"body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1
         at = max(end, at + 1)
+
+
+def _of_browser(entries: list[Any], text: str, at: int) -> Iterator[Capture]:
+    """Calls as a browser exports them (HAR): times in milliseconds, an instant each."""
+    begins = [match.start() for match in re.compile(r'"startedDateTime"\s*:').finditer(text, at)]
+    for entry, begin, end in zip(entries, begins, [*begins[1:], len(text)], strict=False):
+        request, answer = (entry.get(key) if isinstance(entry, dict) else None for key in ("request", "response"))
+        if not isinstance(request, dict) or not isinstance(answer, dict):
+            continue
+        content, posted = answer.get("content"), request.get("postData")
+        waits = entry.get("timings")
+        wait = _float(waits.get("wait")) if isinstance(waits, dict) else None
+        started = rfc3339(str(entry.get("startedDateTime")))
+        elapsed = _float(entry.get("time"))
+        status = answer.get("status")
+        document = {
+            "request": {
+                "method": request.get("method"),
+                "path": re.sub(r"^[a-z]+://[^/]*", "", str(request.get("url") or "")),
+                "headers": _named(request.get("headers")),
+                "body": posted.get("text") if isinstance(posted, dict) else None,
+            },
+            "status": status if status else None,  # 0: no answer came
+            "headers": _named(answer.get("headers")),
+            "body": content.get("text") if isinstance(content, dict) else None,
+            "t_start": started / 1e6 if started is not None else None,
+            "elapsed": elapsed / 1000 if elapsed is not None else None,
+            "ttfb_ms": wait if status and wait is not None and wait >= 0 else None,
+            "error": answer.get("_error") if not status else None,
+        }
+        yield document, text[begin:end], text.count("\n", 0, begin) + 1
+
+
+def _named(headers: object) -> list[tuple[Any, Any]]:
+    return [(one.get("name"), one.get("value")) for one in headers if isinstance(one, dict)] if isinstance(headers, list) else []
 
 
 class _Captures:
@@ -81,7 +119,9 @@ class _Captures:
             method=_text(request.get("method")),
             path=(_text(request.get("path")) or "").partition("?")[0] or None,
             status=status if isinstance(status, int) else None,
-            duration_ms=elapsed * 1000 if elapsed is not None else None,
+            duration_ms=round(elapsed * 1000, 3) if elapsed is not None else None,
+            ttfb_ms=_float(document.get("ttfb_ms")),
+            error_message=_text(document.get("error")),
             src=f"{self._name}:{places['status']}",
         )
         length = headers.get("content-length", "")

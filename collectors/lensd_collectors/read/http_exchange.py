@@ -4,19 +4,20 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from lensd_collectors.dialects import load
+from lensd_collectors.dialects import load, milliseconds
 from lensd_collectors.read import http_lines as forms
-from lensd_collectors.read.answer_body import decoded
-from lensd_collectors.read.call_fields import asked_of, exchange_of
+from lensd_collectors.read.answer_body import decoded, is_whole
+from lensd_collectors.read.call_fields import asked_of, exchange_of, instant_of
 from lensd_collectors.read.copied import LONGEST, MOST_SETTINGS, Copied
 from lensd_collectors.read.error_body import shorten
-from lensd_collectors.read.exchange import Exchange, HttpRows, finish, joined
+from lensd_collectors.read.exchange import Exchange, HttpRows, finish, joined, waited_for
 from lensd_collectors.read.http_capture import captures, read_captures
 from lensd_collectors.read.http_lines import CURL, STATUS
 from lensd_collectors.read.lines import Clock, dated, unwrap
+from lensd_collectors.read.pasted_samples import PastedSamples
 from lensd_collectors.read.settings import Origin
 from lensd_collectors.read.slots import read_slots
-from lensd_collectors.rows import ConfigFact, HttpExchange
+from lensd_collectors.rows import ConfigFact, Event, HttpExchange
 
 __all__ = ["CURL", "STATUS", "read_http"]
 
@@ -25,6 +26,29 @@ _ID: Final = re.compile(r'"?[\w][\w./:-]{1,199}"?')
 _HEADING: Final = re.compile(r"(?:[ \t]*(?:#|//)[^\n]*\n|[ \t]*\n)+")  # what somebody wrote above the documents
 _GROUP: Final = re.compile(r"\(\?P<\w+>")
 _LONGEST_DATE: Final = 40
+_PROGRESS: Final = (
+    "chunks",
+    "max_gap_ms",
+    "duration_ms",
+    "ttfb_ms",
+    "bytes",
+    "prompt_tokens",
+    "completion_tokens",
+    "max_tokens",
+    "limit_ms",
+)
+_READ: Final = re.compile(r"\b(?:usage\b.*?)?(?:prompt_tokens|prompt_eval_count|input_tokens)\b")
+_CONSOLE: Final = re.compile(
+    r"^ (?:[⨯✓○⚠] (?=\S)|(?=(?:GET|POST|PUT|DELETE) /\S* [1-5]\d\d ))"
+)  # what a web framework's console sets before its lines
+_LOGFMT: Final = re.compile(r"(?:time|ts|t|timestamp)=\"?(?P<at>\d{4}-\d\d-\d\d[T ][^\s\"]+)")
+_NEXT: Final = 3  # lines between a proxy's error and the access line of the call
+_BEHIND: Final = re.compile(
+    r"\b(?:[Uu]pstream|[Bb]ackend) (?:\w+ ){0,2}(?:complete|completed|finished|ended|drained|done|consumed)\b"
+    r"|\b(?:[Uu]pstream|[Bb]ackend) (?:response|answer|reply)\b(?=.*[tT]okens)"
+)
+_MEMBERS: Final = 6  # lines between the members of one printed error
+_PUT_RIGHT: Final = re.compile(r"\bHTTP/\d(?:\.\d)? 2\d\d\b")  # behind a refusal, in one remark: asked again, and served
 _CLOSE: Final = 60  # lines between a call's own line and the traceback that tells of it once more
 
 
@@ -46,6 +70,11 @@ def read_http(text: str, *, name: str, engine: str | None = None, clock: Clock |
 class _Text(Copied):
     """Walks copied text; a request line, a curl command or a status line begins something new."""
 
+    def __init__(self, name: str, engine: str | None, clock: Clock) -> None:
+        super().__init__(name, engine, clock)
+        self._samples = PastedSamples(name, engine)
+        self._of_hop = False  # a proxy's own log, as an error of its showed
+
     def read(self, text: str) -> HttpRows:
         hints = []
         for number, raw in enumerate(text.split("\n"), 1):
@@ -55,13 +84,17 @@ class _Text(Copied):
                 continue
             whole = unwrap(raw)
             self._at = whole.at or self._at
-            line = whole.text.partition("\n")[0]
+            line = forms.as_curl(_CONSOLE.sub("", whole.text.partition("\n")[0]))
             hint = forms.first_ms(self._limits, line)
             if hint:
                 self._limit = (hint, number)
                 hints.append(self._limit)
+            if self._open is None and self._samples.take(line, number, self._at):
+                continue
+            self._facts += self._samples.rows() if line.strip() else ()
             self._line(line, number, known=bool(hint))
         self._close()
+        self._facts += self._samples.rows()
         if len({limit for limit, _ in hints}) == 1:  # the only limit in sight, though it stands below
             for one in self._done:
                 if one.row.status is None and one.row.limit_ms is None and "timeout" in (one.row.error_code or ""):
@@ -84,8 +117,13 @@ class _Text(Copied):
                 return None
         if match := STATUS.match(line):
             return self._answer(int(match["status"]), number, match["rest"])
+        if forms.ANSWERED.match(line) and self._access(line, number):
+            return None
         if (match := forms.REQUEST.match(line)) or CURL.match(line):
             self._close()
+            if match and not match["status"] and self._access(line, number):  # it tells of the answer too
+                self._request, self._request_places = {}, {}
+                return None
             self._asked(line, number, match)
             if match and match["status"]:
                 self._answer(int(match["status"]), number, "")
@@ -104,13 +142,26 @@ class _Text(Copied):
         if len(line) < _LONGEST_DATE and (day := dated(line.strip())) is not None:
             self._at = day
             return None
+        if begins := _LOGFMT.match(line):
+            self._at = instant_of(begins["at"], None) or self._at
         stamp = forms.STAMP.match(line)
         self._at = (forms.instant_of(stamp["at"], self._clock) if stamp else None) or self._at
         text = stamp["rest"] if stamp else line
+        if stamp and (match := STATUS.match(text)):
+            self._answer(int(match["status"]), number, match["rest"])
+            if self._open is not None and (took := forms.took_ms(match["rest"])) is not None:
+                self._open.row.duration_ms, self._open.places["duration_ms"] = took, number
+            return None
         if self._failed is not None and line.lstrip().startswith("code:"):
             self._failed.places["error_code"] = number
             return None
-        if (not line[:1].isspace() or forms.CAUSE.match(line)) and (self._access(text, number) or self._told(line, text, number)):
+        if self._open is None and (address := forms.ADDRESS.match(line)) is not None:
+            return self._addressed(address, number)
+        if (not line[:1].isspace() or forms.CAUSE.match(line) or forms.RAISED.match(line)) and (
+            self._access(text, number) or self._told(line, text, number)
+        ):
+            return None
+        if line[:1].isspace() and self._open is None and len(forms.PAIR.findall(line)) > 1 and self._paired(line.strip(), number):
             return None
         if any(words in line for words in _CHAINED):
             self._chained = True
@@ -121,8 +172,14 @@ class _Text(Copied):
         elif self._remark(line, number) or self._took(line, number) or self._listed(line, number):
             return None
         elif self._open:
-            self._part(line, number)
-        elif line.lstrip()[:1] in ("{", "[") and self._request:
+            if self._is_next(line):
+                self._close(keep_request=True)
+                self._keep_form(line, number)
+            if self._open is None and line[:1] == "{":
+                self._answer(None, number, "")
+            if self._open is not None:
+                self._part(line, number)
+        elif line.lstrip()[:1] in ("{", "[") and (self._request or ((one := decoded(line.strip())) is not None and is_whole(one))):
             self._answer(None, number, "")
             self._part(line, number)
         elif line.strip() and not known:
@@ -135,6 +192,9 @@ class _Text(Copied):
         if not found:
             return False
         last = self._open or self._failed or (self._done[-1] if self._done and self._done[-1].row.status is not None else None)
+        if last is None and (rows := self._strays.read(line, number, self._at, apart=True)):  # of calls that are not told one by one
+            self._facts += rows
+            return True
         if last is None or "before" in line:  # it comes before what it tells of
             self._keep(found, number)
             return True
@@ -177,6 +237,15 @@ class _Text(Copied):
             self._facts.append(ConfigFact(subject=subject, name="adapter", value=name[:200], src=src, origin=Origin.EFFECTIVE))
         return True
 
+    def _explains(self, body: str, number: int) -> bool:
+        """Whether the line is the error's body of the call that was told on the line before."""
+        last = self._done[-1]
+        if last.row.error_message is not None or (last.row.status or 0) < 400 or number - _line_of(last) != 1:
+            return False
+        last.body, last.body_lines, last.body_line = [forms.as_json(body)], [number], number
+        finish(last, last.body[0])
+        return True
+
     def _titled(self, line: str, number: int, match: re.Match[str]) -> None:
         """A call that a heading tells of, with who asked, and perhaps with how it was answered."""
         self._asked(line, number, match)
@@ -185,10 +254,24 @@ class _Text(Copied):
             if came["status"]:
                 self._answer(int(came["status"]), number, "")
 
+    def _addressed(self, match: re.Match[str], number: int) -> None:
+        """Where the call went that a printed error tells of, before its status or after it."""
+        columns = {"method": "POST", "path": match["path"], "upstream": match["upstream"]}
+        last = self._failed or (self._done[-1] if self._done else None)
+        if last is None or last.row.path is not None or number - _line_of(last) > _MEMBERS:
+            self._close()
+            self._request, self._request_places = columns, dict.fromkeys(columns, number)
+            return
+        for column, value in columns.items():
+            if getattr(last.row, column) is None:
+                setattr(last.row, column, value)
+                last.places[column] = number
+
     def _told(self, line: str, rest: str, number: int) -> bool:
         """A line of a log or the last of a traceback that tells of one call."""
         is_told = told_by_clients().search(line) is not None
         said = next((found for one in self._statuses if (found := one.regex.search(line))), None) if is_told else None
+        said = None if said is not None and _PUT_RIGHT.search(line, said.end()) else said
         if said is not None and int(said["status"]) >= 400:  # an answer, whatever its words say of a timeout
             self._status(said, line, number)
             return True
@@ -200,9 +283,12 @@ class _Text(Copied):
         if (data := forms.DATA.match(line)) and self._done and not self._open:
             last = self._done[-1]
             if last.row.error_message is None and (last.row.status or 0) >= 400:
-                last.body, last.body_lines, last.body_line = [forms.as_json(data["body"])], [number], number
+                body = forms.as_json(data["body"]) if data["body"] else data["text"] or data["plain"]
+                last.body, last.body_lines, last.body_line = [body], [number], number
                 finish(last, last.body[0])
                 return True
+        if (behind := forms.BODY_BEHIND.search(line)) and self._done and not self._open and self._explains(behind["body"], number):
+            return True
         if said is not None:
             self._status(said, line, number)
             return True
@@ -211,12 +297,28 @@ class _Text(Copied):
             self._asked(rest, number, begun)
             self._request, self._request_places = {**kept, **self._request}, {**places, **self._request_places}
             return True
+        if _BEHIND.search(rest) and (rows := self._strays.read(line, number, self._at, apart=True)):  # a gateway of its own call
+            self._facts += rows
+            return True
+        if self._failed is None and self._open is None and (streamed := forms.streamed_call(rest)):
+            self._result(number, status=200, streaming=True, **streamed)
+            return True
+        return self._paired(rest, number)
+
+    def _paired(self, rest: str, number: int) -> bool:
+        """A line of pairs that tells of one call, or how far the one that failed had come."""
         row = self._pairs(rest, number)
         if row is None:
             return False
+        if self._failed is not None and row.status is None and row.finish_reason is None:  # how far the call that failed had come
+            self._further(row, number)
+            return True
         self._close()
         row.seen_at = row.seen_at or self._at
         row.status = 200 if row.status is None else row.status  # it tells why the answer ended
+        if row.prompt_tokens is not None and (counted := _READ.split(rest)[0]) != rest:  # and what was counted before it was sent
+            said = self._strays.read(counted, number, self._at, apart=True) or ()
+            self._facts += [one for one in said if isinstance(one, Event) and one.name == "prompt.counted"]
         self._done.append(Exchange(row=row, places=self._merged, body=[], body_lines=[]))
         self._merged = {}
         return True
@@ -224,7 +326,7 @@ class _Text(Copied):
     def _access(self, rest: str, number: int) -> bool:
         """A line of an access log of whatever form, known by status, method and path."""
         match = forms.ACCESS.search(rest)
-        if match is None:
+        if match is None or rest[: match.start() + 1].strip().isdigit():  # counted, not told
             return False
         pairs: dict[str, Any] = {
             **forms.pairs_of(match["rest"]),
@@ -244,9 +346,34 @@ class _Text(Copied):
             return False
         row.seen_at = row.seen_at or self._at
         row.duration_ms = row.duration_ms if row.duration_ms is not None else forms.took_ms(match["rest"])
+        exchange = Exchange(row=row, places={}, body=[], body_lines=[])
+        asker, lasted = forms.ASKER.search(rest[: match.start()]), forms.LASTED.match(match["rest"])
+        if lasted and row.duration_ms is None:
+            row.duration_ms = milliseconds(lasted["span"])
+            row.bytes = int(lasted["bytes"]) if (lasted["bytes"] or "").isdigit() else row.bytes
+            if asker:  # who serves it says who asked
+                row.hop, row.peer = "proxy", row.peer or asker["peer"]
+            self._explained(exchange, number)
+            if self._of_hop and row.hop == "client":
+                row.hop = "proxy"
+        if (said := forms.SAID.search(match["rest"])) is not None and (row.status or 0) >= 400:
+            exchange.body, exchange.body_lines, exchange.body_line = [forms.as_json(said["body"])], [number], number
+            finish(exchange, exchange.body[0])
         self._close()
-        self._done.append(Exchange(row=row, places={}, body=[], body_lines=[]))
+        self._done.append(exchange)
         return True
+
+    def _explained(self, exchange: Exchange, number: int) -> None:
+        """What the line above said of an upstream that failed belongs to the call that ends with its error."""
+        failed = self._failed
+        if failed is None or failed.row.hop != "proxy" or (exchange.row.status or 0) < 500:
+            return
+        if number - failed.places.get("error_code", 0) > _NEXT:
+            return
+        for column in ("error_code", "error_message", "limit_kind", "limit_ms"):
+            setattr(exchange.row, column, getattr(failed.row, column))
+            exchange.places[column] = failed.places.get(column) or failed.places["error_code"]
+        self._failed, self._of_hop = None, True
 
     def _pairs(self, rest: str, number: int) -> HttpExchange | None:
         """The exchange that a line of pairs tells of; what it says of one that begins is kept for the lines that follow."""
@@ -255,7 +382,9 @@ class _Text(Copied):
             return None
         row = exchange_of(pairs, engine=self._engine, src=f"{self._name}:{number}", hop="client", clock=self._clock)
         key = next((pairs[one] for one in forms.CALL_IDS if one in pairs), None)
-        if key is not None and row is None and (begun := asked_of(pairs)) and "prompt_tokens" in begun:
+        sent = forms.SENT.search(rest) if key is not None and row is None else None
+        begun = asked_of(pairs) | ({"method": sent["method"], "path": sent["path"]} if sent else {})
+        if key is not None and row is None and ("prompt_tokens" in begun or sent is not None):
             if len(self._begun) < MOST_SETTINGS:
                 self._begun[key] = (begun, number)
                 if self._at is not None:
@@ -267,9 +396,20 @@ class _Text(Copied):
             row = HttpExchange(engine=self._engine, hop="client", status=200, streaming=True, src=f"{self._name}:{number}")
             row.ttfb_ms = float(first["v"]) * (1 if first["unit"] == "ms" else 1000)
             self._merge(row, key)
-        if row is None and (begun := asked_of(pairs)) and "prompt_tokens" in begun:
+        if key is not None and row is None and key in self._begun and (served := forms.SERVED.search(rest)):
+            row = HttpExchange(engine=self._engine, hop="client", status=200, src=f"{self._name}:{number}")
+            row.duration_ms = float(served["v"]) * (1 if served["unit"] == "ms" else 1000)
+            self._merge(row, key)
+        if row is None and "prompt_tokens" in begun:
             self._request, self._request_places = begun, dict.fromkeys(begun, number)
         return row
+
+    def _further(self, row: HttpExchange, number: int) -> None:
+        assert self._failed is not None
+        for column in _PROGRESS:
+            if (value := getattr(row, column)) is not None and getattr(self._failed.row, column) is None:
+                setattr(self._failed.row, column, value)
+                self._failed.places[column] = number
 
     def _merge(self, row: HttpExchange, key: str) -> None:
         """What was said of a call when it began."""
@@ -314,7 +454,7 @@ class _Text(Copied):
         last = self._done[-1] if self._done and not self._open else None
         if last is None or last.row.status != status or last.row.error_message is not None:
             return None
-        return last if number - int((last.row.src or ":0").rpartition(":")[2]) <= _CLOSE else None
+        return last if number - _line_of(last) <= _CLOSE else None
 
     def _failure(self, code: str, match: re.Match[str], line: str, number: int) -> None:
         limit, waited = forms.ms_of(match, "limit"), forms.ms_of(match, "waited") or forms.took_ms(line)
@@ -326,11 +466,16 @@ class _Text(Copied):
             return self._broke_off(code, line, number)
         self._close(keep_request=True)
         exchange = self._new(number, error_code=code, error_message=shorten(line.strip()))
+        if forms.OF_PROXY.search(line) and "timeout" in code:
+            self._gave_up_on(exchange, line, number)
         if limit is not None:
             exchange.row.limit_ms, exchange.places["limit_ms"] = limit, number
         elif self._limit and "timeout" in code:
             exchange.row.limit_ms, exchange.places["limit_ms"] = self._limit
-        pairs = forms.pairs_of(line) if self._begun else {}
+        pairs = forms.pairs_of(line)
+        self._failed = exchange
+        if len(pairs) > 1 and (told := exchange_of({**pairs, "finish_reason": "error"}, engine=None, src="")) is not None:
+            self._further(told, number)
         key = next((pairs[one] for one in forms.CALL_IDS if pairs.get(one) in self._begun), None)
         if key is not None:  # it told of the call when it began
             self._merge(exchange.row, key)
@@ -342,6 +487,17 @@ class _Text(Copied):
         self._failed, self._chained = exchange, False
         return None
 
+    def _gave_up_on(self, exchange: Exchange, line: str, number: int) -> None:
+        """A hop in front says that the one behind it was too slow, and perhaps what it answered instead."""
+        row = exchange.row
+        row.hop = "proxy"
+        row.limit_kind = waited_for(line)
+        told = exchange_of(forms.pairs_of(line), engine=None, src="", hop="proxy")
+        for column in ("status", "path", "method", "bytes", "peer", "request_id") if told is not None else ():
+            if getattr(row, column) is None and (value := getattr(told, column)) is not None:
+                setattr(row, column, value)
+                exchange.places[column] = number
+
     def _broke_off(self, code: str, line: str, number: int) -> None:
         assert self._open is not None
         row = self._open.row
@@ -349,6 +505,10 @@ class _Text(Copied):
         row.status = row.status or 200
         self._open.places |= dict.fromkeys(("error_code", "error_message"), number)
         self._close(keep_request=True)
+
+
+def _line_of(exchange: Exchange) -> int:
+    return int((exchange.row.src or ":0").rpartition(":")[2])
 
 
 @cache

@@ -10,7 +10,11 @@ from lensd_collectors.dialects import FailurePattern
 from lensd_collectors.read.lines import Clock, dated, rfc3339
 from lensd_collectors.rows import Instant
 
-STATUS: Final = re.compile(r"^(?:[<#] )?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b(?P<rest>.*)")
+STATUS: Final = re.compile(r"^(?:[<#] | {1,8})?HTTP/\d(?:\.\d)? (?P<status>\d{3})\b(?P<rest>.*)")
+_ARROW: Final = re.compile(
+    r"^ *(?P<way><{2,3}|<[-=]+|←|>{2,3}|[-=]+>|→) *"
+    r"(?:(?P<told>[1-5]\d\d) (?P<reason>[A-Z][A-Za-z]+\b.*)|(?=HTTP/\d|[A-Za-z][\w-]*: |[{\[]|(?:GET|POST|PUT|DELETE|HEAD) |$))"
+)  # as proxies and loggers draw which way a line went
 REQUEST: Final = re.compile(
     r"^(?:[>#=-]+ ?)?(?:(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) )?(?:(?P<peer>\d{1,3}(?:\.\d{1,3}){3}) ?-+> ?)?"
     r"(?P<method>GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<target>(?:https?://|/|\$)\S*)"
@@ -18,19 +22,28 @@ REQUEST: Final = re.compile(
 )
 CURL: Final = re.compile(
     r"^\s*(?:(?:\S+@\S+)?[$#>%] ?)?(?:\w+=\S+ )*(?:time )?curl\s|^\s*(?:\S+@\S+)?[$#>%] .*(?:[|;&('\"]|\bdo|\bthen|\btime|--) *curl\s"
-)
+    r"|^\s*(?:\S+@\S+)?[$%] ?\S+ (?:\S+ )*?['\"]?https?://[^\s/]+/\S*\b(?:completions|generate|generate_stream|chat|messages|responses)\b['\"]?(?:\s|$)"
+)  # or whatever else asks at a prompt
 ACCESS: Final = re.compile(
     r"(?:^|\s)(?:(?P<status>[1-5]\d\d) +\"?(?P<method>GET|POST|PUT|DELETE|HEAD) +(?P<path>/\S*)"
     r"|\"?(?P<verb>GET|POST|PUT|DELETE|HEAD) +(?:https?://(?P<upstream>[^/\s]+))?(?P<target>/\S*?)(?: HTTP/[\d.]+)?\"? +"
     r"(?:-+> *|=> *|: *|status[= ])?(?P<code>[1-5]\d\d)\b)(?P<rest>.*)$"
 )
+ASKER: Final = re.compile(
+    r"(?<![\d.])(?P<peer>\d{1,3}(?:\.\d{1,3}){3})\b(?!.*\b\d{1,3}(?:\.\d{1,3}){3}\b)"
+)  # the last address before a call
+LASTED: Final = re.compile(
+    r"^ *(?P<bytes>\d+|-)?(?:.*\s)?(?P<span>(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:µs|us|ms|s))\s*$"
+)  # as Go prints a duration
+OF_PROXY: Final = re.compile(r"\b(?:proxy error|reverse ?proxy|proxying|upstream|backend)\b", re.IGNORECASE)
 BEGINS: Final = re.compile(r"^(?:[A-Z]{4,8}:? +)?(?:\[?[\w./-]+\]?:? +)?(?P<method>GET|POST|PUT) (?P<target>https?://\S+)")
 PROMPT: Final = re.compile(r"^(?:\$|\S+@\S+[#$%]|\[\S+@\S+ [^\]]*\][#$]) +\S")
 TARGET: Final = re.compile(
     r"(?:https?://(?P<host>[^\s/'\"]+)|\$\{?\w+\}?|(?<=\s)(?P<bare>localhost(?::\d+)?|[\w.-]+:\d{2,5}))(?P<path>/[^\s'\"?]*)"
 )
 NOISE: Final = re.compile(r"^(?:[*>](?: |$)|[{}] \[\d+ bytes data\])")  # curl -v speaking of itself
-RESULT: Final = re.compile(r"-> (?P<status>\d{3}) in (?P<seconds>[\d.]+) ?s\b")
+ANSWERED: Final = re.compile(r"^(?:GET|POST|PUT|DELETE) /\S* [1-5]\d\d (?:in )?\d")  # a request and how it was answered, of one line
+RESULT: Final = re.compile(r"(?:->|=>|→|:) (?P<status>[1-5]\d\d)(?: OK)? (?:in|after) (?P<seconds>\d+(?:\.\d+)?) ?s\b")
 HEADER: Final = re.compile(r"^(?:< )?(?P<name>[A-Za-z][\w-]*): (?P<value>.*)$")
 ASKED: Final = re.compile(
     r"^(?:[>#] ?)?(?:request )?(?:body|payload|json|request) ?[:=] ?(?P<body>\{.*)$|^> (?P<sent>\{.*)$", re.IGNORECASE
@@ -38,7 +51,7 @@ ASKED: Final = re.compile(
 INLINE: Final = re.compile(r"(?:-d|--data(?:-raw|-binary)?|--json)[ =]*'(?P<body>\{.*?\})'(?=\s|$|;|\))")
 STAMP: Final = re.compile(
     r"^[\[(]?(?P<at>(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?)"
-    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?(?=[\s\]]))[\])]?[\s:|,-]*(?P<rest>.*)$",
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?(?=Z?[\s\]]))Z?[\])]?[\s:|,-]*(?P<rest>.*)$",
     re.DOTALL,
 )
 TITLE: Final = re.compile(
@@ -50,10 +63,14 @@ TOOK: Final = (
     re.compile(r"^real\s+(?:(?P<m>\d+)m)?(?P<s>\d+(?:\.\d+)?)s?$"),
     re.compile(
         r"(?:\belapsed(?:\.total_seconds\(\))?|\btime_total|\btotal_time|\btook|\bin total|(?<![-\w])after)[ =:]+"
-        r"(?P<s>\d+(?:\.\d+)?)(?![\d.]| ?m(?:s|illi)) ?(?:s|sec|seconds)?\b"
+        r"(?P<s>\d+(?:\.\d+)?)(?![\d.]| ?(?:m(?:s|illi)|chunk|event|token|attempt|retr|tr[iy]|byte|time|request|read|delta|char|word|%))"
+        r" ?(?:s|sec|seconds)?\b"
     ),
 )
 TOOK_MS: Final = re.compile(r"(?<![-\w])(?:in|took|elapsed|after|duration|latency)[ =:]+(?P<ms>\d+(?:\.\d+)?) ?(?:ms|milliseconds)\b")
+_CLOCK_SPAN: Final = re.compile(
+    r"\b(?:in|took|elapsed|after|duration)[ =:]+(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)\b"
+)  # .NET's TimeSpan
 HTTP_DATE: Final = re.compile(
     r"[A-Z][a-z]{2}, (?P<day>\d\d) (?P<month>[A-Z][a-z]{2}) (?P<year>\d{4}) (?P<time>\d\d:\d\d:\d\d) (?:GMT|UTC|\+0000)"
 )
@@ -76,9 +93,22 @@ def of_header(value: str) -> Instant | None:
     return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{match['day']}T{match['time']}Z")
 
 
+def as_curl(line: str) -> str:
+    """A line with curl's sign of its direction in place of another's."""
+    match = _ARROW.match(line)
+    if match is None:
+        return line
+    way = "<" if match["way"][0] in "<←" else ">"
+    if match["told"]:
+        return f"{way} HTTP/1.1 {match['told']} {match['reason']}" if way == "<" else line
+    return f"{way} {line[match.end() :]}"
+
+
 def took_ms(line: str) -> float | None:
     if match := TOOK_MS.search(line):
         return float(match["ms"])
+    if match := _CLOCK_SPAN.search(line):
+        return round((int(match["h"]) * 3600 + int(match["m"]) * 60 + float(match["s"])) * 1000, 3)
     for pattern in TOOK:
         if match := pattern.search(line):
             return round((int(match.groupdict().get("m") or 0) * 60 + float(match["s"])) * 1000, 3)
@@ -118,18 +148,43 @@ def ms_of(match: re.Match[str], what: str) -> float | None:
         return None
 
 
-HEADING: Final = re.compile(r"^#+ .*?(?P<target>https?://\S+).*\b(?:stream|max_tokens) ?= ?\w+")
+HEADING: Final = re.compile(r"^#+ .*?(?:(?P<method>POST) )?(?P<target>https?://\S+)(?(method)|.*\b(?:stream|max_tokens) ?= ?\w+)")
 CALL_IDS: Final = ("id", "rid", "req", "request_id", "call", "job", "doc", "ask")
 FIRST: Final = re.compile(r"\bfirst (?:chunk|token|byte|content)\b.*?\bafter (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b")
-DATA: Final = re.compile(r"^\s+(?:response\.)?(?:data|body|responseBody): ?(?P<quote>['`]?)(?P<body>\{.*\})(?P=quote),?\s*$")
+SERVED: Final = re.compile(
+    r"\b(?:ok|done|completed?|finished|succeeded|success|answered)\b\W*(?:in |after |took )(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b",
+    re.IGNORECASE,
+)
+SAID: Final = re.compile(r"(?P<body>\{\s*[\"'](?:error|object|detail|message|type|code)[\"'] ?:.*\})")
+BODY_BEHIND: Final = re.compile(r"\b(?:body|response|reply|answer|payload|error)[=:] ?(?P<body>\{.*\})\s*$")
+SENT: Final = re.compile(r"\b(?P<method>POST) (?:https?://[^/\s]+)?(?P<path>/[\w./-]+)")
+DATA: Final = re.compile(
+    r"^\s+\"?(?:response\.)?(?:data|body|responseBody|responseText|rawResponse)\"?: ?(?P<quote>['`\"]?)(?P<body>\{.*\})(?P=quote),?\s*$"
+    r"|^\s+\"?(?:body|responseBody|responseText|rawResponse)\"?: ?(?P<mark>['`\"])(?P<text>[^{<].*)(?P=mark),?\s*$"
+    r"|^\s+(?:description|errorMessage): ?(?P<plain>[^{<'\"\s].*)$"
+)
+ADDRESS: Final = re.compile(
+    r"^\s+\"?(?:config\.|request\.)?(?:url|requestUrl|request_url|uri)\"?: ?['`\"]?https?://(?P<upstream>[^/\s'`\"]+)(?P<path>/[^\s'`\"?,]*)[^\s'`\",]*['`\"]?,?\s*$"
+)  # a member of an error that Node printed as an object
 _BARE_KEY: Final = re.compile(r"(?<=[{,])\s*(\w+):(?= )")
-CAUSE: Final = re.compile(r"^\s+(?:\[?cause\]?: |response\.data: \{|data: \{ error|statusCode: |responseBody: )")
-SERVER: Final = re.compile(r"^(?:==+|--+|#+|>>+) *(?P<server>[\w-]+(?:[.:-][\w-]+)*)(?: *(?:==+|--+|:))?\s*$")
+CAUSE: Final = re.compile(
+    r"^\s+(?:\[?cause\]?: |response\.data: \{|data: \{ error|(?:statusCode|httpCode|status_code): |responseBody: |description: )"
+)
+RAISED: Final = re.compile(r"^\s+(?:[A-Za-z_]\w*\.)+\w*(?:Error|Exception|Timeout)(?:: |$)")  # set in below the call that it ends
+SERVER: Final = re.compile(
+    r"^(?:==+|--+|#+|>>+|(?:pod|replica|server|host|node|instance|worker|backend)(?=[ :=/])[ :=/]*) *"
+    r"(?P<server>[\w-]+(?:[.:-][\w-]+)*)(?: *(?:==+|--+|:))?\s*$"
+)
 _KEY: Final = re.compile(
-    r"(?:\b[Bb]earer|\b(?:x-api-key|api-key|X-Api-Key|Api-Key|Authorization|authorization):) +(?!Bearer|bearer)(?P<key><[^>]*>|[^\s'\",]+)"
+    r"(?:\b[Bb]earer"
+    r"|\b(?:[xX]-[aA][pP][iI]-[kK][eE][yY]|[aA][pP][iI]-?[kK][eE][yY]|x-goog-api-key|Ocp-Apim-Subscription-Key|[Aa]uthorization):)"
+    r" +(?!Bearer|bearer)(?P<key><[^>]*>|[^\s'\",]+)"
 )
 _VARIABLE: Final = re.compile(r"\$\{?\w+\}?")
 _TAIL: Final = re.compile(r"(?P<tail>[A-Za-z0-9]{4})[>\"'\])]*$")
+_HEAD: Final = re.compile(
+    r"<?(?!sk-?[.…*])(?P<head>[A-Za-z][\w-]{0,30}?[-_])(?:\.{3}|…|\*{2,})"
+)  # of a key that is hidden but for whose it is
 _HIDDEN: Final = re.compile(r"redacted|masked|hidden|removed|\*{3}$", re.IGNORECASE)
 _REMARKS: Final = (
     (
@@ -161,6 +216,8 @@ def key_of(line: str) -> str | None:
     if variable := _VARIABLE.fullmatch(match["key"]):
         return variable[0]
     tail = None if _HIDDEN.search(match["key"]) else _TAIL.search(match["key"])
+    if tail is None and (head := _HEAD.match(match["key"])):
+        return f"{head['head']}..."
     return f"...{tail['tail']}" if tail else None
 
 
@@ -177,3 +234,43 @@ def remarks(line: str) -> dict[str, Any]:
     if match := _CHUNKS.search(line):
         found["chunks"] = int(match["n"].replace(",", ""))
     return found
+
+
+_FIRST_AT: Final = re.compile(
+    r"\b(?:first (?:chunk|token|byte|content|event|piece)|ttft|ttfb)\b\W*(?:came |arrived )?(?:after |at |in )?"
+    r"(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b",
+    re.IGNORECASE,
+)
+_IN_ALL: Final = re.compile(
+    r"\b(?:total|in all|last (?:chunk|token|byte)|done|complete|whole|end)\b\W*(?:time |after |at |in )?"
+    r"(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b"
+    r"|\((?P<last>\d+(?:\.\d+)?) ?s\)\s*$",
+    re.IGNORECASE,
+)
+_PIECES: Final = re.compile(r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:SSE |stream )?(?:chunks|reads|events|deltas|pieces)\b", re.IGNORECASE)
+_SILENCE: Final = re.compile(
+    r"\b(?:longest|max(?:imum)?|biggest|largest) (?:gap|pause|silence)\W*(?:of |was )?(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b", re.IGNORECASE
+)
+_TOKENS: Final = re.compile(r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:completion |output )?tokens\b")
+
+
+def streamed_call(line: str) -> dict[str, Any]:
+    """Columns of a stream of which one line says when it began and how it went on; empty for a line that does not."""
+    first = _FIRST_AT.search(line)
+    if first is None:
+        return {}
+    found: dict[str, Any] = {"ttfb_ms": _ms(first)}
+    if whole := _IN_ALL.search(line):
+        found["duration_ms"] = float(whole["last"]) * 1000 if whole["last"] else _ms(whole)
+    if gap := _SILENCE.search(line):
+        found["max_gap_ms"] = _ms(gap)
+    for pattern, column in ((_PIECES, "chunks"), (_TOKENS, "completion_tokens")):
+        if match := pattern.search(line):
+            found[column] = int(match["n"].replace(",", ""))
+    if match := _REASON.search(line):
+        found["finish_reason"] = match["reason"]
+    return found if len(found) > 2 and ("duration_ms" in found or "max_gap_ms" in found) else {}
+
+
+def _ms(match: re.Match[str]) -> float:
+    return round(float(match["v"]) * (1 if match["unit"].lower() == "ms" else 1000), 3)

@@ -24,6 +24,7 @@ _WRAPPERS: Final = re.compile(
 )
 
 
+_JOURNALD: Final = re.compile(r"(?P<day>[A-Z][a-z]{2} [ \d]\d) (?P<time>\d\d:\d\d:\d\d) \S+ [\w.@-]+\[\d+\]: ")
 _CTIME: Final = re.compile(
     r"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?:(?:UTC|GMT) )?(?P<year>\d{4})"
 )
@@ -65,6 +66,12 @@ def unwrap(line: str) -> Unwrapped:
             more, stream = match["tag"] == "P", match["stream"]
         text = text[match.end() :]
     return Unwrapped(text if more else _tidy(text), at, more, stream)
+
+
+def written_by_journald(line: str) -> tuple[str, str] | None:
+    """The day and the time, without year and zone, before a line as journalctl and syslog print it."""
+    match = _JOURNALD.match(line)
+    return (match["day"], match["time"]) if match is not None else None
 
 
 def _tidy(text: str) -> str:
@@ -130,9 +137,12 @@ def _whole(piece: Piece) -> Whole:
     return Whole(_tidy("".join(piece.parts)), piece.at, piece.number)
 
 
+_ZONE_APART: Final = re.compile(r" +(?=[+-]\d\d:?\d\d$)")  # as .NET and Ruby write it
+
+
 def rfc3339(text: str) -> Instant | None:
     """Microseconds since the epoch of an RFC 3339 instant; without a zone it is taken as UTC."""
-    text = re.sub(r"(\.\d{6})\d+", r"\1", text.strip().replace("Z", "+00:00"))
+    text = _ZONE_APART.sub("", re.sub(r"(\.\d{6})\d+", r"\1", text.strip().replace("Z", "+00:00")))
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

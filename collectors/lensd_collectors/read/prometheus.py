@@ -17,7 +17,7 @@ from lensd_collectors.read.strays import Strays
 from lensd_collectors.rows import ConfigFact, Instant, Point, Row
 
 SAMPLE: Final = re.compile(
-    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>[^\"}]*(?:\"(?:[^\"\\]|\\.)*\"[^\"}]*)*)\})?"
+    r"^(?P<name>[A-Za-z_:][\w:]*)(?<!:)(?:\{(?P<labels>[^\"}]*(?:\"(?:[^\"\\]|\\.)*\"[^\"}]*)*)\})?"
     r"[ \t]+(?P<value>[+-]?(?:\d[\d.]*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan))"
     r"(?:[ \t]+(?P<at>-?\d{9,}(?:\.\d+)?))?(?:[ \t]+#.*)?[ \t]*$"
 )
@@ -32,6 +32,9 @@ _ABOVE: Final = 8  # lines above a scrape's first series that speak of it
 _NAME_TIME: Final = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)[T_-](\d\d)[:-]?(\d\d)[:-]?(\d\d)(?!\d)")
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 _PREFIX: Final = re.compile(r"[A-Za-z0-9]*[:_]?")  # of a product's metrics: `vllm:`, `tgi_`
+_CARRIED: Final = re.compile(
+    r"(?:ray_)?(?P<engine>vllm|sglang|llamacpp|lmdeploy)[:_](?=[a-z])"
+)  # as Ray and OpenTelemetry's collector spell a name
 _PARTS: Final = ("_bucket", "_sum", "_count")
 
 
@@ -53,7 +56,9 @@ def parse_line(line: str, number: int) -> Series | None:
     if match is None:
         return None
     labels = {name: _unescaped(value) for name, value in _LABEL.findall(match["labels"] or "")}
-    return Series(match["name"], labels, float(match["value"]), number, _stamp(match["at"]))
+    carried = _CARRIED.match(match["name"])
+    metric = f"{carried['engine']}:{match['name'][carried.end() :]}" if carried else match["name"]
+    return Series(metric, labels, float(match["value"]), number, _stamp(match["at"]))
 
 
 def scrapes(lines: Iterable[str]) -> Iterator[Scrape]:

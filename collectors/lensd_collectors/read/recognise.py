@@ -23,12 +23,13 @@ from lensd_collectors.read import (
     prometheus,
     spans,
 )
-from lensd_collectors.read.http_lines import ACCESS
-from lensd_collectors.read.lines import Clock, unwrap
+from lensd_collectors.read.alarming import alarming
+from lensd_collectors.read.http_lines import ACCESS, ADDRESS, CAUSE, STAMP, TITLE, as_curl
+from lensd_collectors.read.lines import Clock, dated, rfc3339, unwrap
 from lensd_collectors.read.services import Services, several
 from lensd_collectors.read.strays import Strays
 from lensd_collectors.read.stream import CHUNK, EVENT, HEADER, TIMED
-from lensd_collectors.rows import TABLES, Instant, Row
+from lensd_collectors.rows import TABLES, EngineSample, Event, GpuSample, HttpExchange, Instant, Point, Row
 
 HEAD_BYTES: Final = 64 * 1024
 LARGEST_TRANSCRIPT: Final = 4 << 20
@@ -55,6 +56,9 @@ class Kind(StrEnum):
 
 
 TABULAR: Final = (Kind.GPU_CSV, Kind.PROCESS_TABLE)
+_SEEN: Final = (EngineSample, Event, GpuSample, HttpExchange, Point)  # rows of one instant
+_LONGEST_DATE: Final = 40  # characters
+_HOUR: Final = re.compile(r"(?:#+|-{2,}|={2,}|>+|@)? *\[?(?P<at>\d\d:\d\d:\d\d(?:\.\d+)?)Z?\]? *(?:-{2,}|={2,}|:)?")
 
 
 class FileRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +82,11 @@ _CGROUP: Final = re.compile(r"^(?:anon|file|inactive_file|active_file|oom|oom_ki
 _DATED: Final = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _FLAGS: Final = re.compile(
     r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\blaunch_server\b"
-    r"|(?:^|\s)--(?:model|max-model-len|served-model-name|max-num-seqs|tensor-parallel-size|gpu-memory-utilization)\b"
+    r"|\btrtllm-serve\b.*\s--|\btext-generation-launcher\b.*\s--"
+    r"|(?:^|\s)--(?:model|max-model-len|served-model-name|max-num-seqs|tensor-parallel-size|gpu-memory-utilization|tp[_-]size|mem-fraction-static)\b"
     r"|(?:^|\s|\")-(?:ngl|np)\b|\bllama-server\b.*\s-m\s|\"--[a-z][\w-]+\",\s*\""
-    r"|^(?:export |Environment=\"?|\[\")?(?:VLLM|OLLAMA|SGLANG)_\w+=",
+    r"|^\s*(?:\+/-|[~!])\s+\"?[\w.-]+(?:\[\d+\])?\"?\s*[:=]\s*\"?[^\"\n]*\"?\s*(?:=>|->)"
+    r"|^[+-]?(?:export |Environment=[\"']?|\[\")?(?:VLLM|OLLAMA|SGLANG|LLAMA_ARG)_\w+=",
     re.MULTILINE,
 )
 
@@ -104,6 +110,10 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
     parts = parts_of(path, head)
     if not parts:
         found = _read_as(kind, dialect, path, None, label, engine, reference_us)
+        if kind is Kind.PROMETHEUS or (dialect is None and PROMPT.search(head) is not None):
+            _date(found.rows, path, engine_log.clock_of(path, reference_us))
+        if kind is Kind.ENGINE_LOG:
+            found.rows.extend(alarming(path, found.rows, label, engine))
         return _file_rows(kind, found.rows, found.unread_lines, dialect.name if dialect is not None else None)
     rows: list[Row] = []
     unread = 0
@@ -111,7 +121,28 @@ def read(path: Path, *, name: str | None = None, engine: str | None = None, refe
         found = _read_as(part.kind, part.dialect, path, part.text, label, engine, reference_us)
         rows += found.rows
         unread += found.unread_lines
+    _date(rows, path, engine_log.clock_of(path, reference_us))
     return _file_rows(kind, rows, unread, dialect.name if dialect is not None else None)
+
+
+def _date(rows: list[Row], path: Path, clock: Clock) -> None:
+    """Gives what a shell printed the instant that was written above its command."""
+    with path.open("rb") as file:
+        lines = file.read(LARGEST_TRANSCRIPT).decode("utf-8", "replace").split("\n")
+    told = [(at, number) for number, line in enumerate(lines, 1) if (at := _written(line, clock)) is not None]
+    for row in rows if told else ():
+        number = (getattr(row, "src", None) or "").rpartition(":")[2]
+        if isinstance(row, _SEEN) and row.seen_at is None and number.isdigit():
+            row.seen_at = next((at for at, above in reversed(told) if above <= int(number)), None)
+
+
+def _written(line: str, clock: Clock) -> Instant | None:
+    """The instant in a heading, or of a line that is nothing but a date or an hour."""
+    if (hour := _HOUR.fullmatch(line.strip())) is not None:
+        return clock.at("", hour["at"])
+    if (title := TITLE.match(line)) is not None:
+        return rfc3339(title["at"].replace(",", "."))
+    return dated(line.strip()) if len(line) < _LONGEST_DATE else None
 
 
 def _several(path: Path, dialect: Dialect) -> bool:
@@ -201,15 +232,19 @@ def parts_of(path: Path, head: bytes) -> list[Part]:
         return []
     lines = whole.decode("utf-8", "replace").split("\n")
     starts = [0, *(at for at, line in enumerate(lines) if at and PROMPT.match(line.encode()))]
-    kinds = [judge("\n".join(lines[at:end]).encode()) for at, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
-    kinds = [(Kind.HTTP_EXCHANGE, None) if kind in _PAPERS else (kind, dialect) for kind, dialect in kinds]
+    texts = ["\n".join(lines[at:end]) for at, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    kinds = [judge(text.encode()) for text in texts]
+    kinds = [
+        (Kind.HTTP_EXCHANGE, None) if kind in _PAPERS and not (kind is Kind.FLAGS and config_files.is_diff(text)) else (kind, dialect)
+        for (kind, dialect), text in zip(kinds, texts, strict=True)
+    ]
     joined: list[tuple[Kind, Dialect | None, int, int]] = []
     for (kind, dialect), first, end in zip(kinds, starts, [*starts[1:], len(lines)], strict=True):
         if joined and joined[-1][:2] == (kind, dialect):
             joined[-1] = (kind, dialect, joined[-1][2], end)
         else:
             joined.append((kind, dialect, first, end))
-    if len(joined) < 2:
+    if len(joined) < 2 and (not joined or joined[0][0] is Kind.HTTP_EXCHANGE or joined[0][:2] == judge(head)):
         return []
     return [Part(kind, dialect, first + 1, end, "\n" * first + "\n".join(lines[first:end]) + "\n") for kind, dialect, first, end in joined]
 
@@ -249,6 +284,8 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
         return (Kind.ENGINE_LOG if dialect.role is Role.ENGINE else Kind.ACCESS_LOG), dialect
     if lines and 2 * sum(_UVICORN.match(line) is not None for line in lines) > len(lines):  # nothing but an access log
         return Kind.ENGINE_LOG, load()["vllm"]
+    if _are_calls(text):
+        return Kind.CALLS, None
     if _is_exchange(lines):
         return Kind.HTTP_EXCHANGE, None
     if any(_UVICORN.match(line) for line in lines[:50]):
@@ -259,6 +296,10 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
         return Kind.FLAGS, None
     if is_json and is_settings:
         return Kind.FLAGS, None
+    if is_json and any(
+        calls.is_call(line) for line in text.split("\n", TABLE_LINES)[:TABLE_LINES]
+    ):  # a log that begins with something else
+        return Kind.CALLS, None
     if is_json:
         return (Kind.NOTES if _ALERT.search(text) else Kind.UNKNOWN), None
     return (Kind.UNKNOWN if any(_DATED.match(line) for line in lines[:20]) or "\ufffd" in text else Kind.NOTES), None
@@ -314,11 +355,22 @@ def _log_dialect(lines: list[str]) -> Dialect | None:
 
 
 def _is_exchange(lines: list[str]) -> bool:
-    if any(http_exchange.STATUS.match(line) or http_exchange.CURL.match(line) for line in lines):
+    if any(http_exchange.STATUS.match(as_curl(line)) or http_exchange.CURL.match(line) for line in lines):
+        return True
+    if any((stamp := STAMP.match(line)) and http_exchange.STATUS.match(stamp["rest"]) for line in lines):
+        return True
+    if any(ADDRESS.match(line) for line in lines) and any(CAUSE.match(line) for line in lines):  # an error that Node printed
         return True
     client = load()["client"]
     told = (*client.failures, *client.statuses)
     return any(one.regex.search(line) for line in lines if not line[:1].isspace() for one in told) or _is_told(lines[:TABLE_LINES])
+
+
+def _are_calls(text: str) -> bool:
+    """Records, one a line, of which some tell of calls, whatever their errors say; nothing that somebody copied between them."""
+    lines = [line for line in text.split("\n", TABLE_LINES)[:TABLE_LINES] if line.strip()]
+    records = [line for line in lines if line.startswith("{")]
+    return len(records) > 1 and len(records) >= len(lines) - 1 and any(calls.is_call(line) for line in records)
 
 
 def _is_told(lines: list[str]) -> bool:
@@ -326,7 +378,7 @@ def _is_told(lines: list[str]) -> bool:
     pieces = sum(1 for line in lines if CHUNK.match(line) or TIMED.match(line) or EVENT.match(line))
     return (
         pieces > 2
-        or any((head := HEADER.match(line)) and head["time"] for line in lines[:20])
+        or any((head := HEADER.match(line)) and (head["time"] or head["unit"]) for line in lines[:20])
         or any(calls.is_pairs(line) or ACCESS.search(line) for line in lines)
     )
 

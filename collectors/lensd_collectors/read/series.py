@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
+from lensd_collectors.dialects import load
 from lensd_collectors.read.cells import instant_of
 from lensd_collectors.read.lines import Clock, dated, rfc3339
 from lensd_collectors.rows import EngineSample, GpuSample, Instant, Point, Row
@@ -52,10 +54,23 @@ _US_DATE: Final = re.compile(r"(?P<month>\d\d)-(?P<day>\d\d)-(?P<year>\d{4}) (?P
 FEWEST: Final = 2  # columns that measure something, and an instant: fewer is somebody else's table
 
 
+def has_engine(header: Iterable[str]) -> bool:
+    """Whether columns say how many requests run or wait."""
+    names = {_bare(name) for name in header}
+    return any(names & _spelled(column) for column in ("running", "waiting"))
+
+
+@cache
+def _spelled(column: str) -> frozenset[str]:
+    """What a table calls a column: by itself, and as the engines' scrapes name it."""
+    metrics = (name for dialect in load().values() for name in dialect.metrics.get(column, ()) if re.fullmatch(r"[\w:]+", name))
+    return frozenset((*_ENGINE.get(column, ()), *(_bare(name) for name in metrics)))
+
+
 def is_series(header: Iterable[str]) -> bool:
     """Whether a CSV file with these columns is such a record."""
     names = [name.strip() for name in header]
-    if sum(1 for name in names if any(_bare(name) in known for known in _ENGINE.values())) > 1:
+    if sum(1 for name in names if any(_bare(name) in _spelled(column) for column in _ENGINE)) > 1:
         return any(name.lower() in _WHEN for name in names)
     measured = sum(1 for name in names if _measure(name) is not None or _RSS.match(name) or _CARD.match(name))
     return measured > 0 and any(name.lower() in _WHEN for name in names)
@@ -104,13 +119,13 @@ def samples_of(record: Mapping[str, Any], *, engine: str | None, name: str, numb
 
 def is_engine_key(key: str, column: str) -> bool:
     """Whether a record's key means this column of an engine's sample."""
-    return key.lower() in _ENGINE.get(column, ()) or (column == "kv_usage" and key == "usedNumBlocks")
+    return key.lower() in _spelled(column) or (column == "kv_usage" and key == "usedNumBlocks")
 
 
 def _sample(lower: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for column, names in _ENGINE.items():
-        value = next((number for one in names if (number := _number(lower.get(one))) is not None), None)
+    for column in _ENGINE:
+        value = next((number for one, said in lower.items() if one in _spelled(column) and (number := _number(said)) is not None), None)
         if value is not None:
             found[column] = value
     blocks = record.get("kvCacheStats")

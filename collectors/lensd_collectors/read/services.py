@@ -49,6 +49,10 @@ class Services:
         return self._nameless.instant
 
     @property
+    def near(self) -> Instant | None:
+        return self._nameless.near
+
+    @property
     def unread(self) -> int:
         return self._nameless.unread + sum(reader.unread for reader in self._of.values()) - self._read_by_others
 

@@ -18,6 +18,10 @@ MOST_CHARS: Final = 64 * 1024  # of a dict that is looked at
 # One thing has one name, whichever line it was printed on.
 _ALIASES: Final = {
     "max_seq_len": "max_model_len",
+    "ollama_context_length": "num_ctx",
+    "n_parallel": "parallel",
+    "tp_size": "tensor_parallel_size",
+    "num_shard": "tensor_parallel_size",
     "model_tag": "model",
     "kv_cache_dtype": "cache_dtype",
     "torch_dtype": "dtype",

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from lensd_collectors.dialects import Dialect, load
+from lensd_collectors.dialects import Dialect, Role, load
+from lensd_collectors.read.call_fields import instant_of
 from lensd_collectors.read.engine_log import LineReader
 from lensd_collectors.read.flags import read_flags
-from lensd_collectors.read.lines import Clock, rfc3339, unwrap
+from lensd_collectors.read.lines import Clock, unwrap
 from lensd_collectors.read.outline import Outline
+from lensd_collectors.read.printed import Printed
 from lensd_collectors.read.settings import Origin, value_of
 from lensd_collectors.rows import ConfigFact, Event, Instant, Row
 from lensd_collectors.scrub import scrub
@@ -18,11 +20,19 @@ _ENGINES: Final = ("kv_cache_config.", "build_config.", "engine_args.")  # setti
 _ARGUMENTS: Final = re.compile(
     r'^\s*\[\s*"(?:[^"]*",\s*"--|[A-Z][A-Z0-9_]*=|-m"|--|python3?")'
 )  # as `docker inspect` and kubectl print them
+_COMMAND: Final = re.compile(  # an engine's command line, or the flags of one without it
+    r"^\s*(?:[\w .-]{1,40}: )?(?:--?[\w-]+[ =]\S.*)?(?:(?<!\S)--(?:model|model-path|max-model-len|served-model-name|max-num-seqs"
+    r"|tensor-parallel-size|tp-size|gpu-memory-utilization|mem-fraction-static|context-length|ctx-size|max-running-requests"
+    r"|max-concurrent-requests|parallel)[ =]"
+    r"|.{0,80}\b(?:vllm serve|sglang\.launch_server|llama-server|trtllm-serve|text-generation-launcher|vllm\.entrypoints\S*)\s.*\s--?[a-z])"
+)
 _DIGITS: Final = re.compile(r"(?<!\d)(?:\d{1,2}|\d{4,})(?!\d)")  # three may be a status
 _MOST_FORMS: Final = 4096
 _LONGEST_FORM: Final = 1000
 _SAID: Final = ("msg", "message", "event")
 _WHEN: Final = ("time", "timestamp", "ts", "@timestamp")
+_REQUESTS: Final = re.compile(r"request[-_]?timeout", re.IGNORECASE)  # what both call so
+RUNNERS: Final = "supervisor"
 CALLERS: Final = "callers"  # the dialect of callers' settings
 
 
@@ -39,14 +49,27 @@ class Strays:
         self._places = tuple(dialect for dialect in anywhere() if of_callers or dialect.name != CALLERS)
         self._readers: dict[str, LineReader] = {}
         self._outline = Outline()
+        self._printed = Printed(name, engine, clock)
         self._spoken: Dialect | None = None
         self._nothing: set[str] = set()  # forms of a log's lines that gave nothing: most of what a program says it says often
+
+    @property
+    def of_manifests(self) -> bool:
+        """Whoever runs an engine prints its manifest between the lines of its state."""
+        return self._but == RUNNERS
+
+    @property
+    def of_gateways(self) -> bool:
+        """What a gateway logs of its calls is worded by whoever runs it."""
+        return self._but is not None and load()[self._but].role is Role.GATEWAY
 
     def read(self, line: str, number: int, at: Instant | None, *, apart: bool = False) -> list[Row] | None:
         """The rows of a line, at `at` where it has no instant of its own; None for a line of no product.
 
         `apart`: its settings have been asked for before.
         """
+        if ("|" in line or "--+--" in line) and (rows := self._printed.read(line, number)) is not None:
+            return rows
         form = _DIGITS.sub("0", line) if self._but is not None and len(line) < _LONGEST_FORM else ""
         if form and form in self._nothing:
             return None
@@ -61,7 +84,7 @@ class Strays:
     def _read(self, line: str, number: int, *, apart: bool) -> list[Row] | None:
         text = unwrap(line).text
         rows = self._marked(line, text, number)
-        if not rows and _ARGUMENTS.match(text) and (given := read_flags(text, name="", engine=self._engine).rows):
+        if not rows and (_ARGUMENTS.match(text) or _COMMAND.match(text)) and (given := read_flags(text, name="", engine=self._engine).rows):
             for row in given:
                 row.src = f"{self._name}:{number}"  # type: ignore[attr-defined]
             rows = given
@@ -76,19 +99,19 @@ class Strays:
             return []
         pairs = (f"{key}={value}" for key, value in document.items() if value != said and isinstance(value, str | int | float))
         text = " ".join((said, *pairs))[:_LONGEST_FORM]
-        when = next((value for key in _WHEN if isinstance(value := document.get(key), str)), "")
+        at = next((at for key in _WHEN if (at := instant_of(document.get(key), None)) is not None), None)
         rows: list[Row] = []
         for dialect in self._places:
             if dialect.name != CALLERS and any_anchor(dialect.name).search(text) is not None:
                 rows += self._reader(dialect).feed(text, number=number, at_us=None)
         told = [row for row in rows if isinstance(row, Event)]
         for event in told:
-            event.seen_at, event.line = event.seen_at or rfc3339(when), scrub(line.strip())[:_LONGEST_FORM]
+            event.seen_at, event.line = at or event.seen_at, scrub(line.strip())[:_LONGEST_FORM]
         return list(told)
 
     def settings(self, line: str, number: int) -> list[Row]:
         """The settings that a line names, whatever else it says."""
-        text = unwrap(line).text
+        text = line if line[:1] == "{" else unwrap(line).text
         return [row for row in self._anywhere(line, self._outline.of(text), number) if isinstance(row, ConfigFact)]
 
     def _marked(self, line: str, text: str, number: int) -> list[Row] | None:
@@ -114,6 +137,9 @@ class Strays:
             found = next((some for text in texts if (some := self._reader(dialect).feed(text, number=number, at_us=None))), [])
             rows += [row for row in found if not isinstance(row, ConfigFact)]
             rows += self._facts(dialect, texts, number)
+        of_hop = any(isinstance(row, ConfigFact) and row.subject == "gateway" and (row.name or "").endswith("timeout_ms") for row in rows)
+        if of_hop and _REQUESTS.search(line) is None:  # a route's own `timeout:` is none of a caller's
+            rows = [row for row in rows if not (isinstance(row, ConfigFact) and row.name == "client_read_timeout_ms")]
         return rows
 
     def _facts(self, dialect: Dialect, texts: list[str], number: int) -> list[Row]:

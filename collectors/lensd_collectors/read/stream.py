@@ -15,15 +15,23 @@ CHUNK: Final = re.compile(
     re.IGNORECASE,
 )
 TIMED: Final = re.compile(  # the time first
-    r"^\s*\[?(?P<at>\d+\.\d+) ?(?P<unit>ms|s)?\]?[ :]+(?:chunk|read|recv|event|piece|delta) +#?(?P<number>\d+)\b"
+    r"^\s*\[?(?:\+|(?:t|at|time) ?[=:] ?\+?)?(?P<at>\d+\.\d+) ?(?P<unit>ms|s)?\]?[ :|]+"
+    r"(?:(?:chunk|read|recv|got|received|data)[ :]+(?P<size>\d+) ?(?:bytes|B)\b|(?:chunk|read|recv|event|piece|delta) +#?(?P<number>\d+)\b"
+    r"|(?:n|events?|chunks?|reads?|deltas?|pieces?|data_lines|frames?) ?= ?\d+\b|\d+ (?:events?|chunks?|deltas?|pieces?|frames?)\b)"
     r"(?:.*?\b(?:bytes|size)[=: ]+(?P<bytes>\d+))?",
     re.IGNORECASE,
 )
 HEADER: Final = re.compile(
-    r"^#? *(?:read|chunk|n|no|event|#)\b.*?\b(?P<time>t_s|t_ms|time_s|time_ms|at_s|at_ms|elapsed_s|elapsed_ms)\b", re.IGNORECASE
+    r"^#?\s*(?:read|chunk|n|no|event|#)\b.*?\b(?:(?P<time>t_s|t_ms|time_s|time_ms|at_s|at_ms|elapsed_s|elapsed_ms)\b"
+    r"|(?P<unit>(?:t|time|at|elapsed) ?[\[(]m?s[\])]))",
+    re.IGNORECASE,
+)
+_UNIT: Final = re.compile(r"(?<=\w) ?[\[(](m?s)[\])]", re.IGNORECASE)  # of a column, as `t[s]`
+SUMMARY: Final = re.compile(
+    r"^#?\s*(?=.*\b(?:n_?)?(?:chunks|events|deltas|reads|pieces)\b\W{0,3}\d)(?=.*\b(?:first|ttft|ttfb)\b)", re.IGNORECASE
 )
 CUT: Final = re.compile(r"^#?\s*(?:[\[(<]?\s*(?:\.\.\.|…)|[\[(<]?(?:cut|snip|omitted)\b)", re.IGNORECASE)
-_ROW: Final = re.compile(r"^\s*\d+(?:[\s,;|]+\d+(?:\.\d+)?)+\s*$")
+_ROW: Final = re.compile(r"^\s*\d+(?:[\s,;|]+(?:\d+(?:\.\d+)?|-))+\s*$")
 
 
 class Stream:
@@ -38,6 +46,7 @@ class Stream:
         self._first: float | None = None
         self._last: float | None = None
         self._gap = 0.0
+        self.is_longest = False  # the silence before the last piece, of all so far
         self._is_clock = False
         self._cut = False  # pieces were left out here
         self._numbers: tuple[int, int] | None = None  # of the first and the last piece, where they have one
@@ -69,9 +78,15 @@ class Stream:
         self.bytes += size or 0
         self._at(at_ms, is_clock=False)
 
+    def is_before(self, at_ms: float) -> bool:
+        """Whether a piece at this time belongs to another stream, which was recorded below this one."""
+        return self._last is not None and not self._is_clock and at_ms < self._last
+
     def _at(self, at_ms: float, *, is_clock: bool) -> None:
+        gap = at_ms - self._last if self._last is not None and not self._cut else 0.0
+        self.is_longest = gap > self._gap
         if self._last is not None:
-            self._gap = self._gap if self._cut else max(self._gap, at_ms - self._last)
+            self._gap = max(self._gap, gap)
         elif not is_clock and self.is_whole:
             self._first = at_ms
         self._last, self._cut, self._is_clock = at_ms, False, is_clock
@@ -100,7 +115,7 @@ class ReadTable:
     """A table of reads below a header that names the time and, perhaps, the bytes."""
 
     def __init__(self, header: str) -> None:
-        names = re.split(r"[\s,;|]+", header.lstrip("# ").strip())
+        names = re.split(r"[\s,;|]+", _UNIT.sub(r"_\1", header).lstrip("# ").strip())
         lower = [name.lower() for name in names]
         self._time = next(place for place, name in enumerate(lower) if re.fullmatch(r"(?:t|time|at|elapsed)_m?s", name))
         self._factor = 1.0 if lower[self._time].endswith("_ms") else 1000.0
@@ -112,7 +127,7 @@ class ReadTable:
         if not _ROW.match(line):
             return None
         cells = re.split(r"[\s,;|]+", line.strip())
-        if len(cells) != self._width:
+        if len(cells) != self._width or cells[self._time] == "-":
             return None
         size = cells[self._bytes] if self._bytes is not None else ""
         number = int(cells[0]) if self._time > 0 and cells[0].isdigit() else None

@@ -15,7 +15,7 @@ _ERROR: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s|:?$)")
 _NO_FAULT: Final = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")
 _OPENING: Final = "Traceback (most recent call last)"
 _LOOSE: Final = re.compile(
-    r"(?:\((?P<process>[A-Za-z][\w ]*?)(?:[ -]\d+)?(?: pid=(?P<pid>\d+))?\) ?)?"
+    r"(?:\((?P<process>[A-Za-z][\w ]*?)(?:[ -]\d+)?(?: rank=\d+)?(?: pid=(?P<pid>\d+)(?:, ip=[\d.]+)?)?\) ?)?"
     r"(?:\[rank(?P<rank>\d+)\]: ?)?"
     r"(?:\[(?P<letter>[DIWEF])\d{3,4} \d\d:\d\d:\d\d[.\d]* (?P<file>[\w./-]+):(?P<line>\d+)\] )?"  # torch's C++ part
     r"(?P<text>.*)$",
@@ -71,8 +71,8 @@ class Tracebacks:
         return bool(call or _CONTINUATION.match(body))
 
     def framed(self, body: str, follows: str) -> None:
-        """A framed line. SGLang's and TensorRT-LLM's end in a traceback's first line; its rest `follows` without a frame."""
-        announces = body.rstrip().endswith(f"{_OPENING}:") and not body.startswith(_OPENING)
+        """A framed line. SGLang's and TensorRT-LLM's end in a traceback's first line, or are one; its rest `follows` without a frame."""
+        announces = body.rstrip().endswith(f"{_OPENING}:")
         if announces:
             self._begin(follows)
         elif self._announced:

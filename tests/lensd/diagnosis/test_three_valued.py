@@ -52,6 +52,10 @@ def test_without_what_it_needs_it_is_unknown_with_that_name(book, case, gone, na
 EVENTS = "events.name"
 ONLY_WITNESS = {
     # that the beginning changes is told by one, that nothing of it was found again by the other
+    "the gateway's record of the complete answer, after the line of the caller that left (a gateway of one's own)": {
+        "events.name",
+        "http_exchanges.request_id",
+    },
     "a proxy tells of calls with one beginning, of which the file of the prompt says that it changes": {
         EVENTS,
         "http_exchanges.cached_tokens",
@@ -63,6 +67,10 @@ ONLY_WITNESS = {
     "every layer on the GPU by name, with the experts of all of them in main memory": {EVENTS},
     # of how many layers 28 are asked onto the GPU nobody says any more
     "the log's beginning is gone, and more than half of the KV cache lies in main memory": {EVENTS},
+    # the driver's word for why; a clock that stays below a neighbour's may have been set so
+    "one look at two cards, one of them held back by heat": {"gpu_samples.throttle"},
+    "three readings in forty seconds, of a card that the power brake holds back among its neighbours": {"gpu_samples.throttle"},
+    "two hosts with the same card and load, one of them held at half the power": {"gpu_samples.throttle"},
     "a pod is told to stop while nothing runs, and its engine calls itself dead": {EVENTS},  # the calls that are left were all served
 }
 """Cases that one of several sources alone tells of, by what is then gone, while what is left is true of a sound machine too."""

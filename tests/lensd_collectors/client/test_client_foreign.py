@@ -175,6 +175,13 @@ SPAN = st.builds(
 )
 
 
+@pytest.mark.parametrize("said", [float("inf"), float("nan"), -1, 2**63, 10**400, True])
+@pytest.mark.parametrize("name", ["gen_ai.usage.input_tokens", "gen_ai.response.time_to_first_chunk"])
+def test_a_figure_that_is_none_is_left_out(name: str, said: Any) -> None:
+    told = callers([genai("c1", **{name: said})])["c1"]
+    assert {ours for ours in told if ours != name} == set(callers([genai("c1")])["c1"])
+
+
 @given(st.lists(SPAN, max_size=4, unique_by=lambda span: span.span_id), st.randoms())
 def test_whatever_comes_it_holds_and_order_does_not_matter(spans: list[Made], random: Any) -> None:
     told = callers(spans)

@@ -11,7 +11,7 @@ from lensd_collectors.read import Kind, read
 from lensd_collectors.read.calls import read_calls
 from lensd_collectors.read.cite import quote
 from lensd_collectors.read.lines import Clock, rfc3339
-from lensd_collectors.rows import EngineSample, GpuSample, HttpExchange, Point
+from lensd_collectors.rows import EngineSample, Event, GpuSample, HttpExchange, Point
 
 ENVOY = '{"start_time": "2026-11-05T14:00:52.520Z", "method": "POST", "x-envoy-origin-path": "/v1/chat/completions?x=1", "response_code": 504, "response_flags": "UT", "duration": 15001, "bytes_sent": 24, "upstream_host": "10.18.2.31:8000", "x-request-id": "r-1"}'
 TRAEFIK = '{"ClientHost": "10.12.0.77", "DownstreamContentSize": 1104441, "DownstreamStatus": 200, "Duration": 120001594747, "OriginDuration": 120000953984, "OriginStatus": 200, "RequestMethod": "POST", "RequestPath": "/v1/chat/completions", "ServiceURL": "http://10.42.0.3:8000", "StartUTC": "2026-11-15T11:20:41.31Z"}'
@@ -109,3 +109,101 @@ def test_rows_whose_last_cells_are_empty_are_calls_and_an_error_text_says_what_w
     served, refused = calls(text)
     assert (served.status, served.duration_ms, served.prompt_tokens) == (200, 3362.0, 2418)
     assert (refused.body_shape, refused.prompt_tokens, refused.context_limit, refused.max_tokens) == ("context_too_long", 5100, 2048, 200)
+
+
+GO_PROXY = """\
+{"level":"info","ts":"2026-10-21T08:00:04.118Z","logger":"edge-proxy","msg":"starting","listen":":8088","response_header_timeout":"45s"}
+{"level":"error","ts":"2026-10-21T08:15:33.412Z","logger":"edge-proxy","msg":"dispatch failed","request_id":"r-1","backend":"qwen","stream":false,"duration":"45.001s","bytes_out":0,"error":"Post \\"http://qwen:8080/v1/chat/completions\\": net/http: timeout awaiting response headers"}
+{"level":"info","ts":"2026-10-21T08:17:58.940Z","logger":"edge-proxy","msg":"request completed","request_id":"r-2","backend":"qwen","stream":true,"status":200,"duration":"86.377s","bytes_out":488102}
+"""
+
+
+def test_a_log_of_calls_is_one_though_its_errors_speak_as_clients_do(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(GO_PROXY)
+    found = read(tmp_path / "log")
+    failed, served = [row for row in found.rows["http_exchanges"] if isinstance(row, HttpExchange)]
+    assert (found.kind, found.unread_lines) == (Kind.CALLS, 0)
+    assert (failed.hop, failed.duration_ms, failed.status, failed.error_code) == ("proxy", 45001.0, None, "read_timeout")
+    assert (failed.limit_kind, failed.streaming) == ("first_byte", False)
+    assert (served.hop, served.duration_ms, served.streaming) == ("proxy", 86377.0, True)
+    [limit] = found.rows["config_facts"]
+    assert (getattr(limit, "name", None), getattr(limit, "value", None)) == ("response_header_timeout_ms", "45000")
+
+
+def test_who_tries_once_more_says_so() -> None:
+    text = '{"ts":"2026-11-05T10:00:00Z","item":"inv-1","attempt":%d,"elapsed_ms":120004,"error":"TimeoutError: The operation was aborted due to timeout"}'
+    rows = read_calls("\n".join(text % number for number in (1, 2, 3)), name="x").rows
+    assert [row.error_code for row in rows if isinstance(row, HttpExchange)] == ["timeout"] * 3
+    assert [(row.name, row.fields, row.src) for row in rows if isinstance(row, Event)] == [
+        ("client.retry", '{"number":2}', "x:2"),
+        ("client.retry", '{"number":3}', "x:3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "duration_ms", "ttfb_ms"),
+    [
+        (
+            '{"request":{"method":"POST","uri":"/v1/chat/completions","size":512},"response":{"status":504,"size":88},"latencies":{"kong":3,"proxy":60001,"request":60004},"client_ip":"10.9.1.4","started_at":1793873523118}',
+            60004.0,
+            60001.0,
+        ),
+        (
+            '{"request":{"uri":"/v1/chat/completions","method":"POST"},"response":{"status":504},"latency":60012.25,"apisix_latency":2.1,"upstream_latency":60010,"client_ip":"10.3.0.9","upstream":"10.42.1.9:8000"}',
+            60012.25,
+            None,
+        ),
+    ],
+    ids=["kong", "apisix"],
+)
+def test_gateways_that_count_in_milliseconds(line: str, duration_ms: float, ttfb_ms: float | None) -> None:
+    [row] = calls(line)
+    assert (row.hop, row.status, row.duration_ms, row.ttfb_ms) == ("proxy", 504, duration_ms, ttfb_ms)
+
+
+def test_an_instant_is_no_duration_and_a_servers_own_log_is_its() -> None:
+    [row] = calls(
+        '{"level":30,"time":1795083172941,"pid":7,"reqId":"q-11","res":{"statusCode":200},"responseTime":50821,"msg":"request completed"}'
+    )
+    assert (row.seen_at, row.duration_ms, row.status, row.hop, row.request_id) == (1795083172941000, 50821.0, 200, "proxy", "q-11")
+    assert calls('{"level":30,"time":1795083172941,"reqId":"q-11","msg":"incoming request","req":{"method":"POST","url":"/v1/x"}}') == []
+
+
+def test_an_exceptions_name_in_a_record_of_telemetry_is_a_timeout() -> None:
+    [row] = calls(
+        '{"timestamp":"2026-11-19T11:00:45Z","body":"failed","attributes":{"doc":"a","error.type":"ReadTimeout","duration_ms":60003}}'
+    )
+    assert (row.error_code, row.error_message, row.duration_ms, row.hop) == ("timeout", "ReadTimeout", 60003.0, "client")
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "duration_ms", "ttfb_ms", "upstream_ms"),
+    [
+        (
+            '{"ClientIP":"203.0.113.9","ClientRequestMethod":"POST","ClientRequestURI":"/v1/chat/completions","EdgeStartTimestamp":"2026-11-12T09:20:31Z","EdgeEndTimestamp":"2026-11-12T09:22:11Z","EdgeResponseStatus":524,"OriginResponseStatus":0,"EdgeTimeToFirstByteMs":100012,"OriginResponseDurationMs":100009}',
+            524,
+            100000.0,
+            100012.0,
+            100009.0,
+        ),
+        (
+            '{"requestId":"f","ip":"10.9.1.1","requestTime":"12/Nov/2026:09:20:31 +0000","httpMethod":"POST","resourcePath":"/v1/chat/completions","status":"504","responseLatency":"29004","integrationLatency":"29000"}',
+            504,
+            29004.0,
+            None,
+            29000.0,
+        ),
+        (
+            '{"timestamp":"2026-11-12T09:27:12Z","httpRequest":{"requestMethod":"POST","requestUrl":"https://llm/v1/chat/completions","status":200,"latency":"12.41s","remoteIp":"10.3.0.9"},"jsonPayload":{"statusDetails":"response_sent_by_backend"}}',
+            200,
+            12410.0,
+            None,
+            None,
+        ),
+    ],
+    ids=["cloudflare", "api-gateway", "google"],
+)
+def test_clouds_and_their_balancers(line: str, status: int, duration_ms: float, ttfb_ms: float | None, upstream_ms: float | None) -> None:
+    [row] = calls(line)
+    assert (row.hop, row.path, row.status, row.error_code) == ("proxy", "/v1/chat/completions", status, None)
+    assert (row.duration_ms, row.ttfb_ms, row.upstream_ms) == (duration_ms, ttfb_ms, upstream_ms)

@@ -66,6 +66,8 @@ def test_a_model_config() -> None:
     assert [row.src for row in rows if isinstance(row, ConfigFact) and row.name == "max_position_embeddings"] == ["config.json:5"]
     inner = read_model_config(json.dumps({"text_config": {"max_position_embeddings": 8192}}), name="config.json").rows
     assert facts(inner) == {"max_position_embeddings": "8192"}
+    older = read_model_config('{"architectures":["MPTForCausalLM"],"max_seq_len":8192,"n_heads":64}', name="config.json").rows
+    assert facts(older) == {"max_position_embeddings": "8192"}
 
 
 @pytest.mark.parametrize(
@@ -223,3 +225,30 @@ CONNECTORS = {
 def test_of_what_is_printed_in_pieces_the_connector_is_a_setting(text: str, connector: str | None) -> None:
     found = settings.from_dict_text(text)
     assert (found["model"], found.get("kv_connector")) == ("m", connector)
+
+
+TURNED = [
+    ('  args[6]: "--gpu-memory-utilization"\n+/- args[7]: "0.88" => "0.98"', "gpu_memory_utilization", "0.88", "0.98"),
+    ('  ~ "--max-num-seqs=64"\n  ~ args[2]: "--max-num-seqs=64" -> "--max-num-seqs=512"', "max_num_seqs", "64", "512"),
+    ('    ~ max_model_len = "8192" -> "32768" # in-place', "max_model_len", "8192", "32768"),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "was", "now"), TURNED)
+def test_a_planned_change_on_one_line_has_both_its_sides(text: str, name: str, was: str, now: str) -> None:
+    found = [row for row in read_flags(text, name="plan.txt").rows if isinstance(row, ConfigFact) and row.name == name]
+    assert [(row.was, row.value) for row in found if row.was is not None] == [(was, now)]
+
+
+def test_what_is_no_setting_of_a_plan_is_not_kept() -> None:
+    assert read_flags('+/- args[0]: "serve" => "run"\n~ api_key = "a" -> "b"', name="plan.txt").rows == []
+
+
+def test_a_diff_of_a_command_over_several_lines_has_both_its_sides() -> None:
+    text = (
+        " srun vllm serve m \\\n   --tensor-parallel-size 2 \\\n"
+        "-  --max-model-len 32768 \\\n+  --max-model-len 262144 \\\n   --max-num-seqs 8\n"
+    )
+    found = {row.name: (row.was, row.value) for row in read_flags(text, name="job.diff").rows if isinstance(row, ConfigFact)}
+    assert found["max_model_len"] == ("32768", "262144")
+    assert (found["tensor_parallel_size"], found["max_num_seqs"]) == ((None, "2"), (None, "8"))

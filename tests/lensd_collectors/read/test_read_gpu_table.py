@@ -213,6 +213,37 @@ def test_a_line_that_is_missing_is_no_missing_card(rounds: list[tuple[int, ...]]
     assert states(table(text)) == []
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "00:00 0, 00:00 1, 01:00 0, 01:00 1, 01:20 1, 02:00 0, 02:00 1",  # one looked at alone
+        "00:00 0, 00:00 1, 01:00 0, 01:00 1, 01:20 1",
+        "00:00 0, 01:00 0, 02:00 0, 00:00 1, 01:00 1, 02:00 1",  # one card after the other
+    ],
+)
+def test_a_card_that_was_not_asked_is_not_absent(lines: str) -> None:
+    listed = [line.split() for line in lines.split(", ")]
+    text = "timestamp, index, memory.used [MiB]\n" + "".join(f"2026/11/18 10:{time}, {gpu}, 5\n" for time, gpu in listed)
+    assert states(table(text)) == []
+
+
+def test_a_card_that_is_missing_at_two_instants_is_absent() -> None:
+    listed = [("10:00", 0), ("10:00", 1), ("10:01", 0), ("10:01", 1), ("10:02", 1), ("10:03", 1), ("10:04", 1)]
+    text = "timestamp, index, memory.used [MiB]\n" + "".join(f"2026/11/18 {time}:00, {gpu}, 5\n" for time, gpu in listed)
+    assert [(gpu, state) for gpu, state, _ in states(table(text))] == [("0", "absent")]
+
+
+@pytest.mark.parametrize("named", ["pid 812 used [MiB]", "vllm pid 812 mem (MiB)", "process_812_gpu_mem_used_mib"])
+def test_a_column_that_names_its_process_is_what_the_card_holds(named: str) -> None:
+    found = table(f"time, {named}, memory.total [MiB]\n2026-11-18T10:00, 100, 400\n")
+    assert [(row.used_bytes, row.total_bytes) for row in samples(found)] == [(100 << 20, 400 << 20)]
+
+
+def test_what_a_line_about_a_process_says_of_a_card_is_what_it_holds_of_it() -> None:
+    found = table("2026-11-18 10:00:00 idle=1 pid=812 gpu_mem=300MiB torch_reserved=1.1GiB\n")
+    assert [(row.pid, row.pid_used_bytes) for row in samples(found)] == [(812, 300 << 20)]
+
+
 def test_the_tool_says_itself_that_a_card_is_lost() -> None:
     text = "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
     assert states(table(text)) == [(None, "lost", 1)]

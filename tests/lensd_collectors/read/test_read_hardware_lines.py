@@ -168,7 +168,10 @@ def test_a_kernel_log_in_which_nothing_happened_is_understood_and_gives_nothing(
             [("container.oom_killed", {}), ("container.exited", {"listed": 137}), ("container.finished", {"iso": "2026-11-18T10:31:02"})],
         ),
         (DOCKER_EVENTS, [("container.oom_killed", {}), ("container.exited", {"died": 137})]),
-        (SYSTEMD, [("container.exited", {"signal": 9}), ("container.oom_killed", {})]),
+        (
+            SYSTEMD,
+            [("container.exited", {"signal": 9, "seen_at_guessed": True}), ("container.oom_killed", {"seen_at_guessed": True})],
+        ),
         (
             "NAME     READY   STATUS      RESTARTS      AGE\nvllm-0   0/1     OOMKilled   3 (45s ago)   12m\n",
             [("container.oom_killed", {})],

@@ -1,5 +1,6 @@
 """Copied exchanges and client tracebacks → what was decided, by whom, within which limit; never an answer's content."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,136 @@ def test_a_command_inside_a_shells_quotes_is_a_call() -> None:
     )
     [row] = rows(text)
     assert (row.status, row.path, row.body_shape) == (404, "/v1/chat/completions", "model_unknown")
+
+
+def test_calls_as_a_browser_exports_them() -> None:
+    def entry(at: str, ms: float, status: int, body: str, wait: float) -> dict[str, object]:
+        asked = {"mimeType": "application/json", "text": '{"model":"glm","stream":false}'}
+        return {
+            "startedDateTime": at,
+            "time": ms,
+            "request": {"method": "POST", "url": "https://ai.example/v1/chat/completions?x=1", "headers": [], "postData": asked},
+            "response": {"status": status, "headers": [{"name": "x-request-id", "value": "r"}], "content": {"text": body}},
+            "timings": {"wait": wait},
+        }
+
+    gone = "<html><head><title>504 Gateway Time-out</title></head></html>"
+    entries = [entry("2026-11-14T08:31:20.114Z", 60013.25, 504, gone, 60012.5), entry("2026-11-14T08:40:20.114Z", 400, 0, "", -1)]
+    text = json.dumps({"log": {"version": "1.2", "entries": entries}}, indent=1)
+    cut, aborted = rows(text)
+    assert (cut.path, cut.status, cut.duration_ms, cut.ttfb_ms) == ("/v1/chat/completions", 504, 60013.25, 60012.5)
+    assert (cut.model, cut.streaming, cut.request_id, cut.hop) == ("glm", False, "r", "client")
+    assert text.split("\n")[int((cut.src or "").rpartition(":")[2]) - 1].strip().startswith('"status": 504')
+    assert (aborted.status, aborted.ttfb_ms, aborted.duration_ms) == (None, None, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "duration_ms"),
+    [
+        ("08:15:33.414Z HTTP/1.1 503 Service Unavailable after 30.0 s", 503, 30000.0),
+        ("[09:20:31 ERR] Response status code does not indicate success: 504 (Gateway Time-out). elapsed=00:01:00.0131", 504, 60013.1),
+    ],
+)
+def test_an_answer_of_which_one_line_tells(text: str, status: int, duration_ms: float) -> None:
+    [row] = rows(text)
+    assert (row.status, row.duration_ms) == (status, duration_ms)
+
+
+def test_an_hour_whose_zone_stands_apart_is_an_instant() -> None:
+    [row] = rows("2026-11-03 10:04:40.122 +00:00 [ERR] failed after 00:00:30.0021\nSystem.TimeoutException: no\nhttpx.ReadTimeout\n")
+    assert row.seen_at == 1793700280122000
+
+
+def test_a_proxy_of_ones_own_says_how_long_its_calls_took() -> None:
+    cut, served = rows(
+        "2026/11/10 10:14:31 http: proxy error: net/http: timeout awaiting response headers\n"
+        "2026/11/10 10:14:31 POST /v1/chat/completions 502 1m30.0012s\n"
+        "2026/11/10 10:24:40 POST /v1/chat/completions 200 3m11.8s\n"
+    )
+    assert (cut.hop, cut.status, cut.duration_ms, cut.limit_kind) == ("proxy", 502, 90001.2, "first_byte")
+    assert (served.hop, served.status, served.duration_ms) == ("proxy", 200, 191800.0)
+
+
+def test_how_long_another_call_took_is_not_the_failed_ones() -> None:
+    failed, direct = rows("openai.InternalServerError: Error code: 524 - error code: 524\ndirect, same prompt: 200 after 128 s\n")
+    assert (failed.status, failed.duration_ms) == (524, None)
+    assert (direct.status, direct.duration_ms) == (200, 128000.0)
+
+
+def test_a_remark_on_a_refusal_that_was_put_right_tells_of_no_failed_call() -> None:
+    refused = (
+        '# etl, by hand with max_tokens=60000: HTTP/1.1 400 {"object":"error","message":"too long","type":"BadRequestError","code":400}'
+    )
+    [row] = rows(f"{refused}\n")
+    assert row.status == 400
+    assert rows(f"{refused}; 08:17:10 with max_tokens=600: HTTP/1.1 200\n") == []
+
+
+def test_a_web_frameworks_console_tells_of_calls() -> None:
+    failed, refused, served = rows(
+        " ⨯ [TimeoutError: The operation was aborted due to timeout] { code: 23 }\n"
+        " POST /api/chat 500 in 25012ms\n POST /api/chat 200 in 18111ms\n"
+    )
+    assert (failed.error_code, failed.status) == ("timeout", None)
+    assert [(one.path, one.status, one.duration_ms) for one in (refused, served)] == [
+        ("/api/chat", 500, 25012.0),
+        ("/api/chat", 200, 18111.0),
+    ]
+
+
+def test_a_recorders_signs_of_direction_are_curls() -> None:
+    [row] = rows(
+        "POST http://10.0.0.4:8012/infill HTTP/1.1\nhost: 10.0.0.4:8012\n<< HTTP/1.1 401 Unauthorized\n"
+        '<< Content-Type: application/json\n<< {"error":{"message":"Invalid API Key","code":401}}\n'
+    )
+    assert (row.method, row.path, row.status, row.body_shape) == ("POST", "/infill", 401, "key_unknown")
+
+
+@pytest.mark.parametrize("status_first", [False, True])
+def test_where_a_call_went_is_a_member_of_the_error_that_node_prints(status_first: bool) -> None:
+    members = ["  url: 'http://10.0.0.4:11434/v1/chat'", "  statusCode: 404"]
+    members = members[::-1] if status_first else members
+    [row] = rows("\n".join(["AI_APICallError: Not Found", *members, "  responseBody: '404 page not found'", ""]))
+    assert (row.path, row.upstream, row.status, row.body_shape) == ("/v1/chat", "10.0.0.4:11434", 404, "path_unknown")
+
+
+def test_a_call_that_names_itself_lasts_from_its_sending_to_its_end() -> None:
+    served, failed = rows(
+        "2026-11-20T10:00:00.000Z job=a POST /v1/chat/completions stream=false max_tokens=900\n"
+        "2026-11-20T10:00:41.000Z job=a ok in 41.0s\n"
+        "2026-11-20T10:01:00.000Z job=b POST /v1/chat/completions stream=false max_tokens=900\n"
+        "2026-11-20T10:02:00.500Z job=b error=fetch failed cause=HeadersTimeoutError: Headers Timeout Error\n"
+    )
+    assert (served.status, served.duration_ms, served.max_tokens) == (200, 41000.0, 900)
+    assert (failed.error_code, failed.duration_ms, failed.path) == ("read_timeout", 60500.0, "/v1/chat/completions")
+
+
+def test_an_errors_body_stands_behind_its_status_or_on_the_line_below() -> None:
+    busy, refused = rows(
+        '10:00:01 POST /v1/chat/completions 503 in 3 ms {"detail":{"msg":"Server is busy","type":"service_unavailable"}}\n'
+        '[hub] path=/v1/chat/completions status=401 latency_ms=12\n[hub] body={"error":"Invalid API key","type":"auth"}\n'
+    )
+    assert (busy.status, busy.body_shape) == (503, "engine_busy")
+    assert (refused.status, refused.body_shape) == (401, "key_unknown")
+
+
+def test_a_body_whose_status_nobody_copied_has_the_usual_one() -> None:
+    [row] = rows('$ curl -s http://llm:8000/v1/chat/completions -d @q.json\n{"detail":"Unknown model: phi-4"}\n')
+    assert (row.status, row.body_shape, row.model) == (404, "model_unknown", "phi-4")
+
+
+def test_figures_are_read_by_whichever_form_knows_them() -> None:
+    [row] = rows(
+        'HTTP/1.1 400 Bad Request\n\n{"error":{"message":"Requested tokens (9120) exceed context window of 4096",'
+        '"code":"context_length_exceeded"}}\n'
+    )
+    assert (row.body_shape, row.prompt_tokens, row.context_limit) == ("context_too_long", 9120, 4096)
+
+
+def test_a_line_that_begins_with_the_call_tells_of_its_answer_too() -> None:
+    refused, served = rows(
+        '2026-11-20T10:01:01Z POST http://ovms:8000/v1/chat/completions 404 {"error":"Invalid request URL"}\n'
+        "2026-11-20T10:03:07Z POST http://ovms:8000/v3/chat/completions 200\n"
+    )
+    assert (refused.path, refused.status, refused.body_shape) == ("/v1/chat/completions", 404, "path_unknown")
+    assert (served.path, served.status) == ("/v3/chat/completions", 200)

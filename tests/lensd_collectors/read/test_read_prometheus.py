@@ -131,6 +131,14 @@ def test_instants_in_file_names(name: str, found: str | None) -> None:
     assert instant_in_name(name) == (rfc3339(found) if found else None)
 
 
+@pytest.mark.parametrize("prefix", ["vllm:", "ray_vllm_", "ray_vllm:", "vllm_"])
+def test_a_name_that_another_exporter_carries_on_is_the_engines(prefix: str) -> None:
+    text = f'{prefix}num_requests_running{{model_name="m"}} 3\n{prefix}generation_tokens_total{{model_name="m"}} 90\n'
+    row = sample(text)
+    assert (row.running, row.generation_tokens_total, row.model) == (3, 90, "m")
+    assert metric_line(text.split("\n"), "generation_tokens_total", 1) == 2
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(

@@ -12,7 +12,7 @@ from lensd_collectors.dialects import load
 from lensd_collectors.read import Kind, read
 from lensd_collectors.read.engine_log import LineReader
 from lensd_collectors.read.lines import LONGEST_JOINED, Pieces, rfc3339, unwrap
-from lensd_collectors.rows import Event, HttpExchange, Row
+from lensd_collectors.rows import Event, HttpExchange, Instant, Row
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "vllm-0.32.0"
 AT = "2026-11-29T14:43:00.123456789Z"
@@ -208,3 +208,24 @@ def test_no_mangled_wrapper_makes_it_raise(wrap: Wrap, at: int, junk: str) -> No
     for number, line in enumerate(wrap([LINE, LINE], "stdout"), 1):
         reader.feed(line[: at % len(line)] + junk + line[at % len(line) :], number=number, at_us=5)
     reader.rest()
+
+
+def test_what_journald_says_of_a_line_without_a_time_is_in_the_zone_of_those_that_have_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal.txt"
+    path.write_text(
+        "Nov 04 08:10:02 box ollama[18]: time=2026-11-04T08:10:02+01:00 level=INFO source=routes.go:1 "
+        'msg="Listening on [::]:11434 (version 0.12.6)"\n'
+        "Nov 04 08:11:30 box ollama[18]: load_tensors: offloaded 49/49 layers to GPU\n"
+    )
+    found = read(path, reference_us=Instant(1_793_776_202_000_000))
+    assert [row.seen_at for row in found.rows["events"] if isinstance(row, Event)] == [1_793_776_202_000_000, 1_793_776_290_000_000]
+
+
+def test_what_a_shell_prints_below_a_date_was_seen_then(tmp_path: Path) -> None:
+    path = tmp_path / "poll.txt"
+    path.write_text(
+        "# 2026-11-12 09:41:10\n$ curl -s localhost:8080/metrics | grep -v '^#'\nllamacpp:tokens_predicted_total 22\n"
+        "llamacpp:requests_processing 3\nllamacpp:requests_deferred 1\n"
+    )
+    [sample] = read(path).rows["engine_samples"]
+    assert getattr(sample, "seen_at", None) == 1_794_476_470_000_000

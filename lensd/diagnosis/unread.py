@@ -1,0 +1,78 @@
+"""Lines of a folder that no reader understood and that speak of a failure: they stand against calling it well."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from lensd_collectors.read.recognise import FileRows, Kind
+
+from lensd.diagnosis.folder import Folder
+
+MOST: Final = 3  # places
+LARGEST: Final = 1 << 20  # bytes of a file that are looked at
+MOST_FILES: Final = 50
+_LONGEST: Final = 600  # characters of a line that are looked at
+_KINDS: Final = frozenset({Kind.NOTES, Kind.HTTP_EXCHANGE, Kind.CALLS, Kind.ACCESS_LOG, Kind.UNKNOWN})
+_WORDS: Final = re.compile(
+    r"HTTP/\d(?:\.\d)?\"? [45]\d\d\b|\b[Ss]tatus(?:[_ ]?code)?\"?[ =:]{1,3}\"?[45]\d\d\b"
+    r"|(?:->|=>|→|:) ?[45]\d\d (?=[A-Z(]|after|in\b|$)"
+    r"|\b(?:50[0234]|52\d|429|40[138]|422) (?:Internal|Bad G|Service|Gateway|Too Many|Unauthorized|Forbidden|Request Time|Unprocessable)"
+    r"|\b[A-Z]\w*(?:Error|Exception)\b(?!s)|\bTraceback\b|\bERROR\b|\bFATAL\b|\bPANIC\b"
+    r"|\btimed[ -]out\b|\btimeouts? (?:after|exceeded|reached|waiting|awaiting|again)\b"
+    r"|\b(?:connection|socket|stream) (?:was )?(?:refused|reset|closed|lost|cut)"
+    r"|\brefused to connect|\bOOM-?[Kk]illed|\boom-kill|\bsegfault|\bpanic:"
+    r"|\b(?:was|were|got|been) (?:killed|evicted|cut off|refused|rejected)"
+    r"|\b(?:request|call|job|page|item|chat|upload|answer)s? failed|\bcrash(?:ed|es)\b|\bhung\b|\bstuck\b|\bfrozen\b"
+)
+_NOT: Final = re.compile(
+    r"\b(?:no|zero|without|never|none|not|n't|neither|0|nothing|nobody)\b[^.;,:]{0,40}$|(?:AbortError|CancelledError|Cancell?ation\w*|KeyboardInterrupt|BrokenPipe\w*)$",
+    re.IGNORECASE,
+)
+_OF_ALERT: Final = re.compile(r"\"alertname\"|^\W*(?:rule|expr|alert|query|matches|summary|description|title|subject)\b", re.IGNORECASE)
+_AFTER: Final = re.compile(
+    r"^[^.;,\d]{0,24}(?:[=:]|\bis\b|\bwas\b|\bwere\b) *(?:0\b(?![.\d])|none\b|no$|null\b|false\b|-$)|^s?[_.-]\w|^\w*\(\)", re.IGNORECASE
+)
+
+
+def lines_alarming(folder: Folder) -> tuple[str, ...]:
+    """Places (`file:line`) of the first of them. Files that a machine wrote in a known form are left out: what they say was read."""
+    found: list[str] = []
+    looked_at = 0
+    for name, file in folder.files.items():
+        if file.kind not in _KINDS or not file.unread_lines or looked_at >= MOST_FILES:
+            continue
+        looked_at += 1
+        found += _of_file(name, file, folder.places[name])
+        if len(found) >= MOST:
+            break
+    return tuple(found[:MOST])
+
+
+def speaks_of_failure(line: str) -> bool:
+    """Whether a line says that something failed; not where it says that nothing did, nor where it names a setting."""
+    line = line[:_LONGEST]
+    if _OF_ALERT.search(line):
+        return False
+    return any(
+        not _NOT.search(line[: match.start()] if match[0][:1].islower() else line[: match.end()]) and not _AFTER.match(line[match.end() :])
+        for match in _WORDS.finditer(line)
+    )
+
+
+def _of_file(name: str, file: FileRows, place: Path) -> list[str]:
+    known = {getattr(row, "src", None) for some in file.rows.values() for row in some}
+    try:
+        with place.open("rb") as data:
+            lines = data.read(LARGEST).decode("utf-8", "replace").split("\n")
+    except OSError:  # gone since it was read
+        return []
+    found: list[str] = []
+    for number, line in enumerate(lines, 1):
+        src = f"{name}:{number}"
+        if src in known or (file.kind is Kind.HTTP_EXCHANGE and line[:1] in ' \t{}[]"<'):  # parts of an answer that was read
+            continue
+        if speaks_of_failure(line):
+            found.append(src)
+        if len(found) >= MOST:
+            break
+    return found
