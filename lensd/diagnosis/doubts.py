@@ -17,6 +17,7 @@ MOST: Final = 3  # places named of one doubt
 UNREAD: Final = "files-unread"
 UNSERVED: Final = "requests-unserved"
 ALARMING: Final = "lines-alarming"
+TIMES: Final = "times-unread"
 COMPLAINT: Final = "somebody-complains"
 
 
@@ -54,6 +55,7 @@ _WORDS: Final = MappingProxyType(
         "answers-endless": "an answer ran until a limit cut it, and nobody had set one",
         UNREAD: "files were not understood",
         ALARMING: "lines that were not understood speak of failures",
+        TIMES: "somebody's measurements were not understood",
         COMPLAINT: "somebody noted that it was slow, stood still or was wrong",
         UNSERVED: "requests were not served",
         "stages-slow": "requests were served, but a stage took long",

@@ -13,7 +13,7 @@ from lensd.diagnosis.beside import beside
 from lensd.diagnosis.causes import conclude
 from lensd.diagnosis.complaints import complaints
 from lensd.diagnosis.course import course_of
-from lensd.diagnosis.doubts import ALARMING, COMPLAINT, UNREAD, Doubt, doubt, doubts
+from lensd.diagnosis.doubts import ALARMING, COMPLAINT, TIMES, UNREAD, Doubt, doubt, doubts
 from lensd.diagnosis.evaluate import evaluate
 from lensd.diagnosis.find import REST, STANDARD_INPUT, Intake, find
 from lensd.diagnosis.folder import Folder, instants_of, read_found
@@ -23,7 +23,7 @@ from lensd.diagnosis.runbook import Runbook
 from lensd.diagnosis.scope import Scope
 from lensd.diagnosis.settings import compare_files, derived_rows
 from lensd.diagnosis.unbundle import diagnose_bundle, manifest_of
-from lensd.diagnosis.unread import lines_alarming
+from lensd.diagnosis.unread import lines_alarming, times_unread
 from lensd.diagnosis.windows import tell
 from lensd.errors import UnreadableError
 from lensd.records import Diagnosis, Evidence, Finding, Subject
@@ -153,7 +153,12 @@ def _append(store: MemoryStore, rows: Mapping[str, list[Row]]) -> None:
 
 def _unread(folder: Folder) -> list[Doubt]:
     """What no reader understood; asked for while the rows are still with their files."""
-    found = {UNREAD: folder.not_understood, ALARMING: lines_alarming(folder), COMPLAINT: complaints(folder)}
+    found = {
+        UNREAD: folder.not_understood,
+        ALARMING: lines_alarming(folder),
+        TIMES: times_unread(folder),
+        COMPLAINT: complaints(folder),
+    }
     return [doubt(name, places) for name, places in found.items() if places]
 
 

@@ -1,6 +1,8 @@
-"""Lines of a folder that no reader understood and that speak of a failure: they stand against calling it well."""
+"""Lines of a folder that no reader understood and that speak of a failure, or tell times: they stand against calling it well."""
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ MOST: Final = 3  # places
 LARGEST: Final = 1 << 20  # bytes of a file that are looked at
 MOST_FILES: Final = 50
 _LONGEST: Final = 600  # characters of a line that are looked at
+LEAST_MEASURED: Final = 2  # lines of times in a file, from which on it is a measurement
 _KINDS: Final = frozenset({Kind.NOTES, Kind.HTTP_EXCHANGE, Kind.CALLS, Kind.ACCESS_LOG, Kind.UNKNOWN})
 _WORDS: Final = re.compile(
     r"HTTP/\d(?:\.\d)?\"? [45]\d\d\b|\b[Ss]tatus(?:[_ ]?code)?\"?[ =:]{1,3}\"?[45]\d\d\b"
@@ -32,19 +35,25 @@ _OF_ALERT: Final = re.compile(r"\"alertname\"|^\W*(?:rule|expr|alert|query|match
 _AFTER: Final = re.compile(
     r"^[^.;,\d]{0,24}(?:[=:]|\bis\b|\bwas\b|\bwere\b) *(?:0\b(?![.\d])|none\b|no$|null\b|false\b|-$)|^s?[_.-]\w|^\w*\(\)", re.IGNORECASE
 )
+_TIME: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)? ?(?:ms|s|sec|seconds|tok(?:en)?s?/s|t/s)\b(?![-/])")
 
 
 def lines_alarming(folder: Folder) -> tuple[str, ...]:
     """Places (`file:line`) of the first of them. Files that a machine wrote in a known form are left out: what they say was read."""
     found: list[str] = []
-    looked_at = 0
-    for name, file in folder.files.items():
-        if file.kind not in _KINDS or not file.unread_lines or looked_at >= MOST_FILES:
-            continue
-        looked_at += 1
-        found += _of_file(name, file, folder.places[name])
+    for name, file in _files(folder):
+        found += (src for src, line in _unread(name, file, folder.places[name]) if speaks_of_failure(line))
         if len(found) >= MOST:
             break
+    return tuple(found[:MOST])
+
+
+def times_unread(folder: Folder) -> tuple[str, ...]:
+    """Places of the first lines of somebody's measurements, two times or more in each, in files where no such line was understood."""
+    found: list[str] = []
+    for name, file in _files(folder):
+        told = [src for src, line in _unread(name, file, folder.places[name]) if len(_TIME.findall(line)) > 1]
+        found += told if len(told) >= LEAST_MEASURED else ()
     return tuple(found[:MOST])
 
 
@@ -59,20 +68,21 @@ def speaks_of_failure(line: str) -> bool:
     )
 
 
-def _of_file(name: str, file: FileRows, place: Path) -> list[str]:
+def _files(folder: Folder) -> Iterator[tuple[str, FileRows]]:
+    some = ((name, file) for name, file in folder.files.items() if file.kind in _KINDS and file.unread_lines)
+    return islice(some, MOST_FILES)
+
+
+def _unread(name: str, file: FileRows, place: Path) -> Iterator[tuple[str, str]]:
+    """The lines that gave no row, each with its place."""
     known = {getattr(row, "src", None) for some in file.rows.values() for row in some}
     try:
         with place.open("rb") as data:
             lines = data.read(LARGEST).decode("utf-8", "replace").split("\n")
     except OSError:  # gone since it was read
-        return []
-    found: list[str] = []
+        return
     for number, line in enumerate(lines, 1):
         src = f"{name}:{number}"
         if src in known or (file.kind is Kind.HTTP_EXCHANGE and line[:1] in ' \t{}[]"<'):  # parts of an answer that was read
             continue
-        if speaks_of_failure(line):
-            found.append(src)
-        if len(found) >= MOST:
-            break
-    return found
+        yield src, line[:_LONGEST]

@@ -71,6 +71,8 @@ ONLY_WITNESS = {
     "one look at two cards, one of them held back by heat": {"gpu_samples.throttle"},
     "three readings in forty seconds, of a card that the power brake holds back among its neighbours": {"gpu_samples.throttle"},
     "two hosts with the same card and load, one of them held at half the power": {"gpu_samples.throttle"},
+    # one reading of a process is left, which shows no growth
+    "the card's own series, and one listing that names the only process on it": {"gpu_samples.used_bytes"},
     "a pod is told to stop while nothing runs, and its engine calls itself dead": {EVENTS},  # the calls that are left were all served
 }
 """Cases that one of several sources alone tells of, by what is then gone, while what is left is true of a sound machine too."""

@@ -7,7 +7,7 @@ import pytest
 from lensd.diagnosis.folder import read_folder
 from lensd.diagnosis.runbook import load
 from lensd.diagnosis.triage import triage
-from lensd.diagnosis.unread import MOST, lines_alarming, speaks_of_failure
+from lensd.diagnosis.unread import MOST, lines_alarming, speaks_of_failure, times_unread
 from lensd.timeline.limits import Limits
 
 SERVED = """\
@@ -72,3 +72,9 @@ def test_a_folder_is_not_called_well_against_them(tmp_path: Path, note: str, lab
     found = triage([tmp_path], load(), {}, Limits())
     assert found.verdict.label == label
     assert ("notes.txt:1" in found.verdict.cause) == (label == "inconclusive")
+
+
+def test_measurements_that_nobody_understood_are_named(tmp_path: Path) -> None:
+    (tmp_path / "timings.txt").write_text("one caller, medians of three\ndirect   0.3 s   24 ms   9.9 s\nedge   1.9 s   0.1 ms   10.0 s\n")
+    (tmp_path / "remarks.txt").write_text("the deploy took 40 s\nsince then 2 restarts of 12 s and 14 s\n")
+    assert times_unread(read_folder([tmp_path])) == ("timings.txt:2", "timings.txt:3")

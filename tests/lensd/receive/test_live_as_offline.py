@@ -16,6 +16,7 @@ from lensd_collectors.host.line import Source
 from lensd_collectors.host.logs import AccessFollower, LogFollower
 from lensd_collectors.host.sources import log_place, open_source
 from lensd_collectors.read import read
+from lensd_collectors.read.alarming import NAME as ALARMING
 from lensd_collectors.rows import ConfigFact, Event, HttpExchange, Row
 from otlp_bodies import AT_NS, AT_US, logs
 
@@ -65,10 +66,16 @@ def follow(kept: Kept, path: Path, kind: str) -> None:
 
 
 def said(rows: list[Row]) -> Counter[str]:
-    """What rows say, without when and where they were seen, and without probes, of which live and offline keep different ones."""
+    """What rows say, without when and where they were seen.
+
+    Also without probes, of which live and offline keep different ones, and without the lines before the end of a start that look
+    alarming: only a file can be looked through backwards from there.
+    """
     kept: Counter[str] = Counter()
     for row in rows:
-        if isinstance(row, HttpExchange) and row.method == "GET" and row.status == 200:
+        if (isinstance(row, HttpExchange) and row.method == "GET" and row.status == 200) or (
+            isinstance(row, Event) and row.name == ALARMING
+        ):
             continue
         fields = {name: getattr(row, name) for name in row.__struct_fields__ if name not in ("seen_at", "src", "engine", "subject", "host")}
         if isinstance(row, Event):
