@@ -204,7 +204,7 @@ def test_with_the_middleware_refused_and_left_ones_are_diagnosed_too(asked, stor
 
 
 def test_what_stood_is_named_from_its_bundles_too(at, tmp_path):
-    """Found anew in their rows, not as the incident has it."""
+    """Found anew in their rows, not as the incident has it. The queue stood for less time than it is held back before it is an incident."""
     folder, labels = at("1").close().folder, {}
     given = {name: "".join(f'{key} = "{value}"\n' for key, value in values.items()) for name, values in PARAMS.items()}
     (folder / "lensd.toml").write_text("".join(f'[runbooks."{name}"]\n{text}' for name, text in given.items()))
@@ -215,4 +215,4 @@ def test_what_stood_is_named_from_its_bundles_too(at, tmp_path):
         said = msgspec.json.decode(triage(packed).stdout)
         assert said["ruled_out"] or said["not_evaluated"], each
         labels[each["label"]] = said["verdict"]["label"]
-    assert labels == {label: label for label in (QUEUE, THRASH, STALL, CRASH)}
+    assert labels == {label: label for label in (THRASH, STALL, CRASH)}
