@@ -48,7 +48,7 @@ def _sources(incident: scoring.Incident) -> set[str]:
     must = {name for name, text in texts.items() if any(one in text for one in incident.truth.must_cite)}
     whole = scoring.diagnose(incident, scoring.vocabulary())
     own = [] if whole is None else [line for f in whole.findings if f.label == whole.verdict.label for line in f.evidence]
-    return must | {line.source.rpartition(":")[0] for line in own if line.source}
+    return must | {line.source.rpartition(":")[0] for line in own if line.source and not line.beside}
 
 
 def run(incidents: Sequence[scoring.Incident], *, keep: bool) -> int:
