@@ -22,6 +22,7 @@ from lensd.records import (
     Verdict,
     Window,
 )
+from lensd.words import NAMES, clock, duration, in_words, missing
 
 BAR: Final = 28  # columns of the waterfall
 MOST_QUOTED: Final = 200  # characters of a quote in text; Markdown and JSON have all of it
@@ -31,40 +32,8 @@ MOST_OTHERS: Final = 6  # lines in text
 MOST_LABELS: Final = 14  # of one line
 MOST_BESIDE: Final = 5  # lines in text
 FRONT_END_FROM_MS: Final = 1.0
-NAMES: Final = {"auth_routing": "auth/routing"}
 COLOURS: Final = {"critical": "31;1", "warning": "33;1", "info": "32;1", "dim": "2", "bold": "1"}
 OF_STATE: Final = {StageState.FAILED: "critical", StageState.SLOW: "warning"}
-
-TABLES: Final = {
-    # whose evidence a table holds, as people call it; columns with a name of their own are in COLUMNS
-    "subjects": "",
-    "requests": "",
-    "engine_samples": "in the engine's metrics",
-    "gpu_samples": "in the GPU's samples",
-    "events": "in the engine's log or process events",
-    "http_exchanges": "in the HTTP exchanges",
-    "config_facts": "in the engine's settings",
-    "spans": "in the spans",
-    "points": "in the metrics",
-}
-COLUMNS: Final = {
-    "subjects.client_timeout_ms": "the caller's own time limit",
-    "subjects.queue_ms": "the time in queue",
-    "subjects.prefill_ms": "the prefill time",
-    "subjects.decode_ms": "the decode time",
-    "subjects.total_ms": "the total time",
-    "subjects.ttft_ms": "the time to the first token",
-    "subjects.tpot_ms": "the time per token",
-    "subjects.status": "the HTTP status",
-    "subjects.outcome": "the outcome",
-    "subjects.decision": "the decision of gateway or engine",
-    "subjects.finish_reason": "the finish reason",
-    "engine_samples.up": "scrapes of the engine's /metrics",
-    "engine_samples.kv_usage": "KV-cache usage in the engine's metrics",
-    "events.name": "the engine's log or process events",
-    "config_facts.value": "the engine's settings",
-}
-"""What a rule needs, in the words of a reader. Whatever is not here is named from its column and table."""
 
 
 def as_json(diagnosis: Diagnosis) -> str:
@@ -137,35 +106,6 @@ def exit_status(diagnosis: Diagnosis, fail_on: Severity) -> int:
     return 3 if worst and max(worst) >= SEVERITY_RANK[fail_on] else 0
 
 
-def duration(ms: float | None) -> str:
-    """Milliseconds as people say them.
-
-    >>> duration(412.4), duration(12345.0), duration(0.21), duration(999.9)
-    ('412 ms', '12.3 s', '0.2 ms', '1.0 s')
-    """
-    if ms is None:
-        return ""
-    if ms < 9.95:
-        return f"{ms:.1f} ms"
-    if ms < 999.5:
-        return f"{ms:.0f} ms"
-    return f"{ms / 1000:.1f} s" if ms < 119_950 else f"{ms / 60_000:.1f} min"
-
-
-def missing(name: str) -> str:
-    """What `table.column` is called, for people.
-
-    >>> missing("subjects.queue_ms"), missing("gpu_samples.used_bytes"), missing("a gateway log")
-    ('the time in queue', "used bytes in the GPU's samples", 'a gateway log')
-    """
-    if name in COLUMNS:
-        return COLUMNS[name]
-    table, dot, column = name.partition(".")
-    if not dot or table not in TABLES:
-        return name
-    return f"{column.removesuffix('_ms').replace('_', ' ')} {TABLES[table]}".strip()
-
-
 def _painter(colour: bool) -> Callable[[str, str], str]:
     if not colour:
         return lambda _, text: text
@@ -224,11 +164,6 @@ def _subject(diagnosis: Diagnosis) -> list[str]:
     took = f" after {duration(diagnosis.total_ms)}" if diagnosis.total_ms is not None else ""
     late = "" if subject.settled else " (not settled: the engine's record is still out)"
     return ["  ".join(parts), f"{ended}{took}, {began}{late}"]
-
-
-def clock(at: str) -> str:
-    """RFC 3339 in UTC as people read it: 2026-01-31 09:00:00.250 UTC."""
-    return f"{at[:-1].replace('T', ' ')} UTC" if at.endswith("Z") else at
 
 
 def _window(window: Window) -> str:
@@ -409,25 +344,12 @@ def _ruled_out(ruled_out: Iterable[RuledOut]) -> list[str]:
     by_ground: dict[str, list[str]] = {}
     for item in ruled_out:
         by_ground.setdefault(item.because, []).append(item.label)
-    return [f"{_list(labels)}: {_in_words(because)}" for because, labels in by_ground.items()]
+    return [f"{_list(labels)}: {in_words(because)}" for because, labels in by_ground.items()]
 
 
 def _list(labels: Sequence[str]) -> str:
     more = len(labels) - MOST_LABELS
     return ", ".join(labels) if more <= 1 else f"{', '.join(labels[:MOST_LABELS])} and {more} more"
-
-
-def _in_words(because: str) -> str:
-    """ "queue_ms is 17" as "the time in queue is 17 ms"."""
-
-    def said(found: re.Match[str]) -> str:
-        column, value = found.groups()
-        name = "decision" if column == "decision" else missing(f"subjects.{column}").removeprefix("the ")
-        if not column.endswith("_ms"):
-            return f"{name} is {value.replace('_', ' ')}"
-        return f"{name} is {duration(float(value))}"
-
-    return re.sub(r"\b([a-z]+(?:_[a-z]+)*) is (-?[\d.]+\d|\d|[a-z_]+)", said, because)
 
 
 def _unknown(not_evaluated: Iterable[NotEvaluated]) -> list[str]:

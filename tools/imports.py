@@ -15,7 +15,7 @@ ONE_WAY: tuple[tuple[str, ...], ...] = (
     # a room may import rooms of the lines above its own and of its own line
     ("lensd_collectors",),
     ("lensd.errors", "lensd.records"),
-    ("lensd.store", "lensd.memory", "lensd.report", "lensd.rungs"),
+    ("lensd.store", "lensd.memory", "lensd.words", "lensd.report", "lensd.rungs"),
     ("lensd.receive", "lensd.timeline"),
     ("lensd.diagnosis",),
     ("lensd.incidents",),

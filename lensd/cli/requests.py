@@ -88,7 +88,7 @@ def _session(ident: str, limit: int, as_json: bool, config: "Config", server: st
 
 def columns() -> dict[str, str | Callable[[Any], Any]]:
     """How requests are listed."""
-    from lensd.report import duration
+    from lensd.words import duration
 
     def name(item: "RequestItem") -> str | None:
         return item.request_id or item.engine_request_id or item.trace_id

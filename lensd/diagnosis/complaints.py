@@ -1,7 +1,6 @@
 """What people wrote beside the records: that something was slow, stood still or came out wrong. It stands against calling it well."""
 
 import re
-from pathlib import Path
 from typing import Final
 
 from lensd_collectors.read.recognise import Kind
@@ -9,7 +8,6 @@ from lensd_collectors.read.recognise import Kind
 from lensd.diagnosis.folder import Folder
 
 MOST: Final = 3  # places
-LARGEST: Final = 1 << 20  # bytes of a file that are looked at
 MOST_FILES: Final = 50
 LONGEST: Final = 400  # characters; a longer line was not written by hand
 _KINDS: Final = frozenset({Kind.NOTES, Kind.HTTP_EXCHANGE, Kind.CALLS, Kind.FLAGS, Kind.UNKNOWN})
@@ -35,11 +33,10 @@ def complaints(folder: Folder) -> tuple[str, ...]:
     """Places (`file:line`) of the first of them: lines of notes that no row was made of, and remarks between records."""
     found: list[str] = []
     for name, file in list(folder.files.items())[:MOST_FILES]:
-        known = {getattr(row, "src", None) for some in file.rows.values() for row in some}
-        for number, line in enumerate(_lines(folder.places[name]), 1):
+        for src, line in folder.untold(name):
             is_written = _REMARK.match(line) is not None or (file.kind in _KINDS and line[:1] not in '{}[]<>" \t')
-            if is_written and f"{name}:{number}" not in known and complains(line):
-                found.append(f"{name}:{number}")
+            if is_written and complains(line):
+                found.append(src)
         if len(found) >= MOST:
             break
     return tuple(found[:MOST])
@@ -55,12 +52,3 @@ def complains(line: str) -> bool:
         return False
     said = _QUOTED.sub("", line)
     return any(not _NOT.search(said[: match.start()]) for match in _SAID.finditer(said))
-
-
-def _lines(place: Path) -> list[str]:
-    try:
-        if place.stat().st_size > LARGEST:
-            return []
-        return place.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:  # gone since it was read
-        return []

@@ -18,6 +18,7 @@ LOGS: Final = (Kind.ENGINE_LOG, Kind.ACCESS_LOG)
 PAPERS: Final = (Kind.NOTES, Kind.FLAGS)
 MOST_UNREAD: Final = 4  # lines without a row to one with
 TIMED_LINES: Final = 3
+MOST_LOOKED_AT: Final = 1 << 20  # bytes of a file whose lines without a row are looked at
 LONGEST_NOTES: Final = 40  # lines; longer text that nothing was taken from may be a log of an unknown kind
 INSTANTS: Final = ("seen_at", "started_at", "ended_at")
 LIFE: Final = frozenset({"engine.started", "engine.ready", "engine.stopping", "engine.stopped", "engine.dead", "engine.start_failed"})
@@ -47,6 +48,16 @@ class Folder(NamedTuple):
         """Files that hold something and gave nothing, or logs that gave next to nothing, save what somebody wrote by hand."""
         little = [(name, file) for name, file in self.files.items() if file.unread_lines > MOST_UNREAD * file.records]
         return (*(name for name, file in little if not self._is_written(name, file)), *self.refused)
+
+    def untold(self, name: str) -> Iterator[tuple[str, str]]:
+        """Places (`file:line`) and texts of the lines of a file, in its first megabyte, that no row was made of."""
+        known = {getattr(row, "src", None) for some in self.files[name].rows.values() for row in some}
+        try:
+            with self.places[name].open("rb") as file:
+                lines = file.read(MOST_LOOKED_AT).decode("utf-8", "replace").split("\n")
+        except OSError:  # gone since it was read
+            return
+        yield from ((src, line) for number, line in enumerate(lines, 1) if (src := f"{name}:{number}") not in known)
 
     def _is_written(self, name: str, file: FileRows) -> bool:
         """Whether a person wrote it: notes, settings, a ticket that speaks of an engine; a log has the time on its lines."""

@@ -8,9 +8,9 @@ from lensd_collectors.conventions import Stage
 
 from lensd.diagnosis.causes import INCONCLUSIVE
 from lensd.records import Confidence, Severity, StageTime, Verdict
-from lensd.report import NAMES, clock, duration
 from lensd.timeline.assembler import Assembled
 from lensd.timeline.evidence import RequestEvidence, Sender
+from lensd.words import NAMES, clock, duration
 
 MOST_MESSAGE: Final = 200  # characters of what the caller's own error said
 

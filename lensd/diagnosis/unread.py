@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from lensd_collectors.read.recognise import FileRows, Kind
@@ -11,7 +10,6 @@ from lensd_collectors.read.recognise import FileRows, Kind
 from lensd.diagnosis.folder import Folder
 
 MOST: Final = 3  # places
-LARGEST: Final = 1 << 20  # bytes of a file that are looked at
 MOST_FILES: Final = 50
 _LONGEST: Final = 600  # characters of a line that are looked at
 LEAST_MEASURED: Final = 2  # lines of times in a file, from which on it is a measurement
@@ -42,7 +40,7 @@ def lines_alarming(folder: Folder) -> tuple[str, ...]:
     """Places (`file:line`) of the first of them. Files that a machine wrote in a known form are left out: what they say was read."""
     found: list[str] = []
     for name, file in _files(folder):
-        found += (src for src, line in _unread(name, file, folder.places[name]) if speaks_of_failure(line))
+        found += (src for src, line in _unread(folder, name, file) if speaks_of_failure(line))
         if len(found) >= MOST:
             break
     return tuple(found[:MOST])
@@ -52,7 +50,7 @@ def times_unread(folder: Folder) -> tuple[str, ...]:
     """Places of the first lines of somebody's measurements, two times or more in each, in files where no such line was understood."""
     found: list[str] = []
     for name, file in _files(folder):
-        told = [src for src, line in _unread(name, file, folder.places[name]) if len(_TIME.findall(line)) > 1]
+        told = [src for src, line in _unread(folder, name, file) if len(_TIME.findall(line)) > 1]
         found += told if len(told) >= LEAST_MEASURED else ()
     return tuple(found[:MOST])
 
@@ -73,16 +71,8 @@ def _files(folder: Folder) -> Iterator[tuple[str, FileRows]]:
     return islice(some, MOST_FILES)
 
 
-def _unread(name: str, file: FileRows, place: Path) -> Iterator[tuple[str, str]]:
-    """The lines that gave no row, each with its place."""
-    known = {getattr(row, "src", None) for some in file.rows.values() for row in some}
-    try:
-        with place.open("rb") as data:
-            lines = data.read(LARGEST).decode("utf-8", "replace").split("\n")
-    except OSError:  # gone since it was read
-        return
-    for number, line in enumerate(lines, 1):
-        src = f"{name}:{number}"
-        if src in known or (file.kind is Kind.HTTP_EXCHANGE and line[:1] in ' \t{}[]"<'):  # parts of an answer that was read
-            continue
-        yield src, line[:_LONGEST]
+def _unread(folder: Folder, name: str, file: FileRows) -> Iterator[tuple[str, str]]:
+    """The lines that gave no row, each with its place; not the parts of an answer that was read."""
+    for src, line in folder.untold(name):
+        if file.kind is not Kind.HTTP_EXCHANGE or line[:1] not in ' \t{}[]"<':
+            yield src, line[:_LONGEST]

@@ -1,6 +1,7 @@
 """Doors that keep every OTLP body with its instant, and lensd fed with them, or with a part of them, as they had come one by one."""
 
 import gzip
+import json
 import subprocess
 import sys
 import threading
@@ -177,9 +178,11 @@ def lensd(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def triage(path: Path) -> "subprocess.CompletedProcess[str]":
+def triage(path: Path) -> dict[str, Any]:
+    """The verdict document on a bundle, or whatever the path is of."""
     command = [sys.executable, "-m", "lensd", "triage", str(path), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return dict(json.loads(told.stdout))
 
 
 def together(run: Callable[[int], Any], times: int) -> list[threading.Thread]:

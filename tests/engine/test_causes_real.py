@@ -3,17 +3,14 @@
 Five minutes of load on three engines, so run by `make test-causes` alone.
 """
 
-import json
 import os
-import subprocess
-import sys
 import time
 
 import causes_story
 import msgspec
 import pytest
-from checkout import ROOT
 from house import House
+from recorded import triage
 
 pytestmark = [
     pytest.mark.engine,
@@ -93,11 +90,7 @@ def _from_bundle(house, ident):
     packed = house.folder / f"{ident}.zip"
     made = house.lensd("bundle", ident, "-o", str(packed))
     assert (made.returncode, made.stderr) == (0, ""), made.stderr
-    labels = ROOT / "tests" / "corpus" / "labels.json"
-    command = [sys.executable, "-m", "lensd", "triage", str(packed), "--json"]
-    assert labels.is_file()
-    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return json.loads(told.stdout)["verdict"]["label"]
+    return triage(packed)["verdict"]["label"]
 
 
 def test_prefills_that_hold_up_running_answers_are_named(seen):

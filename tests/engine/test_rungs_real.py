@@ -212,7 +212,7 @@ def test_what_stood_is_named_from_its_bundles_too(at, tmp_path):
         packed = tmp_path / f"{each['incident_id']}.zip"
         made = lensd(folder, "bundle", each["incident_id"], "-o", str(packed))
         assert (made.returncode, made.stderr) == (0, "")
-        said = msgspec.json.decode(triage(packed).stdout)
+        said = triage(packed)
         assert said["ruled_out"] or said["not_evaluated"], each
         labels[each["label"]] = said["verdict"]["label"]
     assert labels == {label: label for label in (THRASH, STALL, CRASH)}

@@ -23,7 +23,8 @@ from lensd.records import (
     Subject,
     Verdict,
 )
-from lensd.report import BAR, MOST_QUOTED, as_json, as_markdown, as_text, duration, exit_status, missing
+from lensd.report import BAR, MOST_QUOTED, as_json, as_markdown, as_text, exit_status
+from lensd.words import duration, missing
 
 
 def finding(label="queue-saturation", severity=Severity.WARNING, kind="cause", **more):

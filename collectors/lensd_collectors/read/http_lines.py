@@ -74,6 +74,44 @@ _CLOCK_SPAN: Final = re.compile(
 HTTP_DATE: Final = re.compile(
     r"[A-Z][a-z]{2}, (?P<day>\d\d) (?P<month>[A-Z][a-z]{2}) (?P<year>\d{4}) (?P<time>\d\d:\d\d:\d\d) (?:GMT|UTC|\+0000)"
 )
+HEADING: Final = re.compile(r"^#+ .*?(?:(?P<method>POST) )?(?P<target>https?://\S+)(?(method)|.*\b(?:stream|max_tokens) ?= ?\w+)")
+CALL_IDS: Final = ("id", "rid", "req", "request_id", "call", "job", "doc", "ask")
+FIRST: Final = re.compile(r"\bfirst (?:chunk|token|byte|content)\b.*?\bafter (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b")
+SERVED: Final = re.compile(
+    r"\b(?:ok|done|completed?|finished|succeeded|success|answered)\b\W*(?:in |after |took )(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b",
+    re.IGNORECASE,
+)
+SAID: Final = re.compile(r"(?P<body>\{\s*[\"'](?:error|object|detail|message|type|code)[\"'] ?:.*\})")
+BODY_BEHIND: Final = re.compile(r"\b(?:body|response|reply|answer|payload|error)[=:] ?(?P<body>\{.*\})\s*$")
+SENT: Final = re.compile(r"\b(?P<method>POST) (?:https?://[^/\s]+)?(?P<path>/[\w./-]+)")
+DATA: Final = re.compile(
+    r"^\s+\"?(?:response\.)?(?:data|body|responseBody|responseText|rawResponse)\"?: ?(?P<quote>['`\"]?)(?P<body>\{.*\})(?P=quote),?\s*$"
+    r"|^\s+\"?(?:body|responseBody|responseText|rawResponse)\"?: ?(?P<mark>['`\"])(?P<text>[^{<].*)(?P=mark),?\s*$"
+    r"|^\s+(?:description|errorMessage): ?(?P<plain>[^{<'\"\s].*)$"
+)
+ADDRESS: Final = re.compile(
+    r"^\s+\"?(?:config\.|request\.)?(?:url|requestUrl|request_url|uri)\"?: ?['`\"]?https?://(?P<upstream>[^/\s'`\"]+)(?P<path>/[^\s'`\"?,]*)[^\s'`\",]*['`\"]?,?\s*$"
+)  # a member of an error that Node printed as an object
+_BARE_KEY: Final = re.compile(r"(?<=[{,])\s*(\w+):(?= )")
+CAUSE: Final = re.compile(
+    r"^\s+(?:\[?cause\]?: |response\.data: \{|data: \{ error|(?:statusCode|httpCode|status_code): |responseBody: |description: )"
+)
+RAISED: Final = re.compile(r"^\s+(?:[A-Za-z_]\w*\.)+\w*(?:Error|Exception|Timeout)(?:: |$)")  # set in below the call that it ends
+SERVER: Final = re.compile(
+    r"^(?:==+|--+|#+|>>+|(?:pod|replica|server|host|node|instance|worker|backend)(?=[ :=/])[ :=/]*) *"
+    r"(?P<server>[\w-]+(?:[.:-][\w-]+)*)(?: *(?:==+|--+|:))?\s*$"
+)
+_KEY: Final = re.compile(
+    r"(?:\b[Bb]earer"
+    r"|\b(?:[xX]-[aA][pP][iI]-[kK][eE][yY]|[aA][pP][iI]-?[kK][eE][yY]|x-goog-api-key|Ocp-Apim-Subscription-Key|[Aa]uthorization):)"
+    r" +(?!Bearer|bearer)(?P<key><[^>]*>|[^\s'\",]+)"
+)
+_VARIABLE: Final = re.compile(r"\$\{?\w+\}?")
+_TAIL: Final = re.compile(r"(?P<tail>[A-Za-z0-9]{4})[>\"'\])]*$")
+_HEAD: Final = re.compile(
+    r"<?(?!sk-?[.…*])(?P<head>[A-Za-z][\w-]{0,30}?[-_])(?:\.{3}|…|\*{2,})"
+)  # of a key that is hidden but for whose it is
+_HIDDEN: Final = re.compile(r"redacted|masked|hidden|removed|\*{3}$", re.IGNORECASE)
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LONGEST_REPR: Final = 20_000
 
@@ -148,66 +186,6 @@ def ms_of(match: re.Match[str], what: str) -> float | None:
         return None
 
 
-HEADING: Final = re.compile(r"^#+ .*?(?:(?P<method>POST) )?(?P<target>https?://\S+)(?(method)|.*\b(?:stream|max_tokens) ?= ?\w+)")
-CALL_IDS: Final = ("id", "rid", "req", "request_id", "call", "job", "doc", "ask")
-FIRST: Final = re.compile(r"\bfirst (?:chunk|token|byte|content)\b.*?\bafter (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b")
-SERVED: Final = re.compile(
-    r"\b(?:ok|done|completed?|finished|succeeded|success|answered)\b\W*(?:in |after |took )(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b",
-    re.IGNORECASE,
-)
-SAID: Final = re.compile(r"(?P<body>\{\s*[\"'](?:error|object|detail|message|type|code)[\"'] ?:.*\})")
-BODY_BEHIND: Final = re.compile(r"\b(?:body|response|reply|answer|payload|error)[=:] ?(?P<body>\{.*\})\s*$")
-SENT: Final = re.compile(r"\b(?P<method>POST) (?:https?://[^/\s]+)?(?P<path>/[\w./-]+)")
-DATA: Final = re.compile(
-    r"^\s+\"?(?:response\.)?(?:data|body|responseBody|responseText|rawResponse)\"?: ?(?P<quote>['`\"]?)(?P<body>\{.*\})(?P=quote),?\s*$"
-    r"|^\s+\"?(?:body|responseBody|responseText|rawResponse)\"?: ?(?P<mark>['`\"])(?P<text>[^{<].*)(?P=mark),?\s*$"
-    r"|^\s+(?:description|errorMessage): ?(?P<plain>[^{<'\"\s].*)$"
-)
-ADDRESS: Final = re.compile(
-    r"^\s+\"?(?:config\.|request\.)?(?:url|requestUrl|request_url|uri)\"?: ?['`\"]?https?://(?P<upstream>[^/\s'`\"]+)(?P<path>/[^\s'`\"?,]*)[^\s'`\",]*['`\"]?,?\s*$"
-)  # a member of an error that Node printed as an object
-_BARE_KEY: Final = re.compile(r"(?<=[{,])\s*(\w+):(?= )")
-CAUSE: Final = re.compile(
-    r"^\s+(?:\[?cause\]?: |response\.data: \{|data: \{ error|(?:statusCode|httpCode|status_code): |responseBody: |description: )"
-)
-RAISED: Final = re.compile(r"^\s+(?:[A-Za-z_]\w*\.)+\w*(?:Error|Exception|Timeout)(?:: |$)")  # set in below the call that it ends
-SERVER: Final = re.compile(
-    r"^(?:==+|--+|#+|>>+|(?:pod|replica|server|host|node|instance|worker|backend)(?=[ :=/])[ :=/]*) *"
-    r"(?P<server>[\w-]+(?:[.:-][\w-]+)*)(?: *(?:==+|--+|:))?\s*$"
-)
-_KEY: Final = re.compile(
-    r"(?:\b[Bb]earer"
-    r"|\b(?:[xX]-[aA][pP][iI]-[kK][eE][yY]|[aA][pP][iI]-?[kK][eE][yY]|x-goog-api-key|Ocp-Apim-Subscription-Key|[Aa]uthorization):)"
-    r" +(?!Bearer|bearer)(?P<key><[^>]*>|[^\s'\",]+)"
-)
-_VARIABLE: Final = re.compile(r"\$\{?\w+\}?")
-_TAIL: Final = re.compile(r"(?P<tail>[A-Za-z0-9]{4})[>\"'\])]*$")
-_HEAD: Final = re.compile(
-    r"<?(?!sk-?[.…*])(?P<head>[A-Za-z][\w-]{0,30}?[-_])(?:\.{3}|…|\*{2,})"
-)  # of a key that is hidden but for whose it is
-_HIDDEN: Final = re.compile(r"redacted|masked|hidden|removed|\*{3}$", re.IGNORECASE)
-_REMARKS: Final = (
-    (
-        re.compile(
-            r"\btime to first (?:content |token|byte|chunk|event)+(?: event)?[ :=]+(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b", re.IGNORECASE
-        ),
-        "ttfb_ms",
-    ),
-    (re.compile(r"\bTTFT[ :=]+(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b"), "ttfb_ms"),
-    (
-        re.compile(
-            r"\blast (?:chunk|token|byte|event|delta)\w* (?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s) (?:before|earlier|ago)\b", re.IGNORECASE
-        ),
-        "max_gap_ms",
-    ),
-)
-_DONE: Final = re.compile(r"\[DONE\](?: seen| received)?[:= ]+(?P<said>yes|no|true|false)\b", re.IGNORECASE)
-_REASON: Final = re.compile(r"\bfinish_reason[\"']?[:= ]+[\"']?(?P<reason>[a-z_]+)")
-_CHUNKS: Final = re.compile(
-    r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:SSE |stream )?(?:chunks|events|deltas) (?:received|seen|read|in total)\b", re.IGNORECASE
-)
-
-
 def key_of(line: str) -> str | None:
     """How the key of a request ends (`...x9Rt`), or the variable it stands in; None without a key."""
     match = _KEY.search(line)
@@ -219,58 +197,3 @@ def key_of(line: str) -> str | None:
     if tail is None and (head := _HEAD.match(match["key"])):
         return f"{head['head']}..."
     return f"...{tail['tail']}" if tail else None
-
-
-def remarks(line: str) -> dict[str, Any]:
-    """Columns that a remark on an answer gives: when the first piece came, how many, how long before the end the last."""
-    found: dict[str, Any] = {}
-    for pattern, column in _REMARKS:
-        if match := pattern.search(line):
-            found.setdefault(column, float(match["v"]) * (1 if match["unit"] == "ms" else 1000))
-    if match := _DONE.search(line):
-        found["done_seen"] = match["said"].lower() in ("yes", "true")
-    if found and (match := _REASON.search(line)):
-        found["finish_reason"] = match["reason"]
-    if match := _CHUNKS.search(line):
-        found["chunks"] = int(match["n"].replace(",", ""))
-    return found
-
-
-_FIRST_AT: Final = re.compile(
-    r"\b(?:first (?:chunk|token|byte|content|event|piece)|ttft|ttfb)\b\W*(?:came |arrived )?(?:after |at |in )?"
-    r"(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b",
-    re.IGNORECASE,
-)
-_IN_ALL: Final = re.compile(
-    r"\b(?:total|in all|last (?:chunk|token|byte)|done|complete|whole|end)\b\W*(?:time |after |at |in )?"
-    r"(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b"
-    r"|\((?P<last>\d+(?:\.\d+)?) ?s\)\s*$",
-    re.IGNORECASE,
-)
-_PIECES: Final = re.compile(r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:SSE |stream )?(?:chunks|reads|events|deltas|pieces)\b", re.IGNORECASE)
-_SILENCE: Final = re.compile(
-    r"\b(?:longest|max(?:imum)?|biggest|largest) (?:gap|pause|silence)\W*(?:of |was )?(?P<v>\d+(?:\.\d+)?) ?(?P<unit>ms|s)\b", re.IGNORECASE
-)
-_TOKENS: Final = re.compile(r"\b(?P<n>\d{1,3}(?:,\d{3})+|\d+) (?:completion |output )?tokens\b")
-
-
-def streamed_call(line: str) -> dict[str, Any]:
-    """Columns of a stream of which one line says when it began and how it went on; empty for a line that does not."""
-    first = _FIRST_AT.search(line)
-    if first is None:
-        return {}
-    found: dict[str, Any] = {"ttfb_ms": _ms(first)}
-    if whole := _IN_ALL.search(line):
-        found["duration_ms"] = float(whole["last"]) * 1000 if whole["last"] else _ms(whole)
-    if gap := _SILENCE.search(line):
-        found["max_gap_ms"] = _ms(gap)
-    for pattern, column in ((_PIECES, "chunks"), (_TOKENS, "completion_tokens")):
-        if match := pattern.search(line):
-            found[column] = int(match["n"].replace(",", ""))
-    if match := _REASON.search(line):
-        found["finish_reason"] = match["reason"]
-    return found if len(found) > 2 and ("duration_ms" in found or "max_gap_ms" in found) else {}
-
-
-def _ms(match: re.Match[str]) -> float:
-    return round(float(match["v"]) * (1 if match["unit"].lower() == "ms" else 1000), 3)

@@ -1,71 +1,10 @@
-"""What the gateway decides, a row a case: how the caller asks, what comes back, and what the record holds."""
+"""What the gateway decides, a row a case; first what a caller got wrong."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway_house import CUT_OFF, DEAD, HIDDEN, HIDDEN_ALIAS, KEYS, MODEL, PROMPT, REPLIES, UNLOADED
-from openai import OpenAI
-
-Ask = Callable[[OpenAI], Any]
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
-NARROW = KEYS["narrow"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """`key` is whose request it is; `headers` stand in for the one that it would be in."""
-
-    name: str
-    decision: str
-    status: int
-    code: str
-    says: str
-    kind: str = "invalid_request_error"
-    ask: Ask
-    key: str = "narrow"
-    headers: tuple[tuple[str, str | bytes], ...] | None = None
-    base: str = "/v1"
-    param: str | None = None
-    stage: str = "auth_routing"
-    outcome: str = "refused"
-    known: bool = True  # whose key it is, by the time of the decision
-    reason: str = ""  # in the record, or a part of it; left out: what the caller hears
-    route: str = CHAT
-    more: tuple[tuple[str, str], ...] = ()  # headers that some refusals have and others do not
-    reached: tuple[str, ...] = ()  # what the engine was asked
-    repeats: str = ""  # planted, and in the reply only because the caller wrote it
-    body: bytes = b""  # said by the engine, and passed on as it came
-
-
-def chat(model: str = MODEL, content: str = PROMPT, **more: Any) -> Ask:
-    return lambda client: client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}], **more)
-
-
-def complete(prompt: Any, **more: Any) -> Ask:
-    return lambda client: client.completions.create(model=MODEL, prompt=prompt, **more)
-
-
-def post(content: Any, path: str = "/chat/completions") -> Ask:
-    """A body as it is; anything but bytes is sent in parts, without a length."""
-    return lambda client: client.post(path, content=content() if callable(content) else content, cast_to=object)
-
-
-def call(method: str, path: str) -> Ask:
-    return lambda client: getattr(client, method)(path, cast_to=object)
-
-
-def retrieve(model: str) -> Ask:
-    return lambda client: client.models.retrieve(model)
-
-
-def pieces() -> Iterator[bytes]:
-    for _ in range(30):
-        yield b"x" * 1000
-
-
-def words(count: int) -> str:
-    return "word " * count
+from decision_row import CHAT, MODELS, NARROW, Ask, Row, call, chat, complete, pieces, post, retrieve, unknown, words
+from engine_decision_rows import ENGINE_ROWS, SERVER_ROWS
+from gateway_house import CUT_OFF, HIDDEN, HIDDEN_ALIAS, MODEL, PROMPT
 
 
 def _no(name: str, decision: str, code: str, says: str, **more: Any) -> Row:
@@ -162,18 +101,6 @@ def _denied(name: str, ask: Ask, **more: Any) -> Row:
     )
 
 
-def _unknown(name: str, wanted: str, hint: str = "", **more: Any) -> Row:
-    return Row(
-        name=name,
-        decision="model_unknown",
-        status=404,
-        code="model_not_found",
-        says=f"the model `{wanted}` is not served here{hint}",
-        param="model",
-        **{"ask": chat(wanted), "reason": f"no engine serves `{wanted}`", **more},
-    )
-
-
 RIGHTS_ROWS = (
     Row(
         name="a path that the key may not use",
@@ -190,13 +117,13 @@ RIGHTS_ROWS = (
     _denied("a model of others, by its alias", chat(HIDDEN_ALIAS)),
     _denied("a model of others, streaming", chat(HIDDEN, stream=True)),
     _denied("the card of a model of others", retrieve(HIDDEN), route="/v1/models/{model}"),
-    _unknown("a model that is not there", "gpt-4o"),
-    _unknown("a model that is nearly there", "tiny-lama", f"; did you mean `{MODEL}`?"),
-    _unknown("a model in capitals", "Tiny-Llama", f"; did you mean `{MODEL}`?"),
-    _unknown("a model that is nearly one of others", f"{HIDDEN}9", repeats=HIDDEN),
-    _unknown("the same, of one who may use it", f"{HIDDEN}9", f"; did you mean `{HIDDEN}`?", key="wide", repeats=HIDDEN),
-    _unknown("the card of a model that is not there", "nope", ask=retrieve("nope"), route="/v1/models/{model}"),
-    _unknown("a model with odd characters", "a?b", ask=chat("a\0b")),
+    unknown("a model that is not there", "gpt-4o"),
+    unknown("a model that is nearly there", "tiny-lama", f"; did you mean `{MODEL}`?"),
+    unknown("a model in capitals", "Tiny-Llama", f"; did you mean `{MODEL}`?"),
+    unknown("a model that is nearly one of others", f"{HIDDEN}9", repeats=HIDDEN),
+    unknown("the same, of one who may use it", f"{HIDDEN}9", f"; did you mean `{HIDDEN}`?", key="wide", repeats=HIDDEN),
+    unknown("the card of a model that is not there", "nope", ask=retrieve("nope"), route="/v1/models/{model}"),
+    unknown("a model with odd characters", "a?b", ask=chat("a\0b")),
 )
 
 
@@ -359,120 +286,6 @@ LENGTH_ROWS = (
         key="brief",
         reached=(),
     ),
-)
-
-
-def _server(name: str, status: int, decision: str, says: str, **more: Any) -> Row:
-    given = {"kind": "server_error", "code": decision, "stage": "engine", "outcome": "failed", "reached": (CHAT,), **more}
-    return Row(name=name, status=status, decision=decision, says=says, **given)
-
-
-def _credential(name: str, model: str, says: str, reason: str) -> Row:
-    return _server(
-        name,
-        502,
-        "upstream_credential_refused",
-        f"between gateway and engine: {says}",
-        ask=chat(model),
-        outcome="refused",
-        reason=f"plant-engine-1 {reason}",
-        more=(("x-should-retry", "false"),),
-    )
-
-
-def _nobody(name: str, model: str, reason: str) -> Row:
-    return _server(
-        name,
-        503,
-        "no_upstream",
-        "no engine for this model can be reached",
-        ask=chat(model),
-        stage="auth_routing",
-        outcome="refused",
-        reason=reason,
-        more=(("retry-after", "5"),),
-        reached=(),
-    )
-
-
-def _late(kind: str, says: str, **more: Any) -> Row:
-    return _server(f"the {kind} limit", 504, "upstream_timeout", says, outcome="timed_out", more=(("x-lensd-timeout", kind),), **more)
-
-
-SERVER_ROWS = (
-    _credential(
-        "the engine refuses the gateway's key",
-        "tiny-locked",
-        "the engine does not accept the gateway's own API key",
-        "answered 401 to the gateway's own API key",
-    ),
-    _credential(
-        "something before the engine refuses the gateway",
-        "tiny-forbidden",
-        "the gateway is not let through to the engine",
-        "answered 403 to the gateway",
-    ),
-    _nobody("the engine is loading", "tiny-loading", "no engine for `tiny-loading`: plant-engine-4 is loading: its model list answers 503"),
-    _nobody("the engine is gone", "tiny-gone", "plant-engine-3 does not take connections (Connection refused)"),
-    _server(
-        "the engine breaks off",
-        502,
-        "engine_error",
-        "the engine closed the connection before it answered",
-        ask=chat("tiny-breaks"),
-        reason="plant-engine-1: closed in the middle of its reply's head",
-    ),
-    _server(
-        "the engine sends somewhere else",
-        502,
-        "engine_error",
-        "the engine answered with a redirect, which is not followed",
-        ask=chat("tiny-moved"),
-        reason="plant-engine-1 answered 307, a redirect, which is not followed",
-    ),
-    _late(
-        "first_byte",
-        "the engine sent no byte within 300 s: its reply comes whole, so the request was in its queue, in prefill or in decode",
-        ask=chat("tiny-first-byte"),
-    ),
-    _late("idle", "the engine's reply stood still for 120 s in decode", ask=chat("tiny-idle")),
-    _late("total", "the request was not done within 60 s", ask=chat("tiny-total")),
-    _late("connect", "the engine did not take the connection within 0.3 s", ask=chat("tiny-stuck"), reached=()),
-    _unknown(
-        "the engine has unloaded the model",
-        UNLOADED,
-        reason="plant-engine-1 answered 404: The model `plant-base` does not exist.",
-        reached=(CHAT,),
-    ),
-)
-
-
-def _engine(name: str, model: str, status: int, decision: str, *, more: tuple[tuple[str, str], ...] = (), **rest: Any) -> Row:
-    body = rest.pop("body", None) or REPLIES[model][1]
-    given = {"code": "", "says": "", "ask": chat(model), "reached": (CHAT,), "outcome": "refused", **rest}
-    return Row(name=name, status=status, decision=decision, body=body, more=more, **given)
-
-
-ENGINE_ROWS = (
-    _engine(
-        "the engine is busy",
-        "tiny-busy",
-        503,
-        "engine_busy",
-        more=(("retry-after", "7"),),
-        reason="The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.",
-    ),
-    _engine("the engine limits", "tiny-crowded", 429, "rate_limited", more=(("retry-after", "3"),), reason="slow down"),
-    _engine("the engine finds the body wrong", "tiny-strict", 422, "body_malformed", reason="no such thing"),
-    _engine(
-        "the engine finds the prompt too long",
-        "tiny-long",
-        400,
-        "context_too_long",
-        reason="This model's maximum context length is 512 tokens.",
-    ),
-    _engine("the engine fails", "tiny-failing", 500, "engine_error", outcome="failed", reason="boom"),
-    _engine("the engine is dead", "tiny-dead", 500, "engine_dead", outcome="failed", reason="EngineCore", body=DEAD, reached=()),
 )
 
 ROWS = (*KEY_ROWS, *RIGHTS_ROWS, *PATH_ROWS, *BODY_ROWS, *LENGTH_ROWS, *SERVER_ROWS, *ENGINE_ROWS)

@@ -107,3 +107,20 @@ MESSAGES = sse(
     {"type": "message_stop"},
     named=True,
 )
+
+
+def all_data(found: Read) -> list[bytes]:
+    """The data of the events, and of one that the end of the stream cut off after its data."""
+    whole = [data for _, data in found.events]
+    if last := [value for name, value in found.rest if name == "data"]:
+        data = b"\n".join(last)
+        whole += [data] if data.startswith(b"[DONE]") or isinstance(parsed(data), dict) else []
+    return whole
+
+
+def parsed(data: bytes) -> object:
+    """As JSON; None for what is none."""
+    try:
+        return json.loads(data.decode())
+    except ValueError:
+        return None

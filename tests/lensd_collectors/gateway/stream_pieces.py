@@ -1,6 +1,4 @@
-"""A recorded stream of a chat in pieces, and what the tests of streams read of one."""
-
-import json
+"""A recorded stream of a chat, whole and in pieces, and a whole answer."""
 
 from gateway_stage import CHAT, capture
 
@@ -11,10 +9,3 @@ REST = SSE[len(HEAD) :]
 DONE = b"data: [DONE]\n\n"
 STREAMED = {**CHAT, "stream": True}
 LIMIT_S = 0.05
-
-
-def parsed(data: bytes) -> object:
-    try:
-        return json.loads(data.decode())
-    except ValueError:
-        return None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lensd_collectors.gateway.sse import MAX_EVENT_BYTES, Scanner, read_reply
-from sse_spec import CHAT, COMPLETED, COMPLETION, MESSAGES, capture, dechunked, final_response, read, responses, sse
+from sse_spec import CHAT, COMPLETED, COMPLETION, MESSAGES, all_data, capture, dechunked, final_response, parsed, read, responses, sse
 
 STREAMS = {
     "chat": CHAT,
@@ -49,20 +49,10 @@ def facts_of(stream: bytes) -> tuple[object, ...]:
 def counted(stream: bytes) -> tuple[int, int, bool, bool]:
     """Chunks, those with content, whether the closing event came and at a boundary or not: by the specification."""
     found = read(stream)
-    datas = [data for _, data in found.events]
-    if rest := [value for name, value in found.rest if name == "data"]:
-        last = b"\n".join(rest)
-        datas += [last] if last.startswith(b"[DONE]") or isinstance(parsed(last), dict) else []
-    is_done = any(data.startswith(b"[DONE]") for data in datas)
-    values = [parsed(data) for data in datas if not data.startswith(b"[DONE]")]
+    told = all_data(found)
+    is_done = any(data.startswith(b"[DONE]") for data in told)
+    values = [parsed(data) for data in told if not data.startswith(b"[DONE]")]
     return len(values), sum(map(has_content, values)), is_done or any(map(is_last, values)), found.at_boundary
-
-
-def parsed(data: bytes) -> object:
-    try:
-        return json.loads(data.decode())
-    except ValueError:
-        return None
 
 
 def has_content(value: object) -> bool:

@@ -11,8 +11,8 @@ from engine_scripts import sending
 from gateway_stage import CHAT, MODEL, Call, FakeEngine, run, stage, stage_of
 from lensd_collectors.gateway.config import Retry
 from lensd_collectors.gateway.frames import HEARTBEAT
-from sse_spec import COMPLETED, read, responses
-from stream_pieces import DONE, HEAD, REST, SSE, STREAMED, WHOLE, parsed
+from sse_spec import COMPLETED, parsed, read, responses
+from stream_pieces import DONE, HEAD, REST, SSE, STREAMED, WHOLE
 
 # Bytes are never held, and signs of life
 

@@ -9,8 +9,8 @@ import pytest
 from gateway_stage import MODEL, Call, stage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sse_spec import read
-from stream_pieces import STREAMED, parsed
+from sse_spec import all_data, parsed, read
+from stream_pieces import STREAMED
 from uvloop import new_event_loop
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -60,18 +60,15 @@ def streams(draw) -> list[bytes]:
 def told(stream: bytes) -> dict[str, object]:
     """What the record must say of a stream, read all at once and by the specification."""
     found = read(stream)
-    datas = [data for _, data in found.events]
-    if last := [value for name, value in found.rest if name == "data"]:
-        data = b"\n".join(last)
-        datas += [data] if data.startswith(b"[DONE]") or isinstance(parsed(data), dict) else []
-    done = any(data.startswith(b"[DONE]") for data in datas)
-    datas = [data for data in datas if not data.startswith(b"[DONE]")]
-    chunks = [chunk for chunk in map(parsed, datas) if isinstance(chunk, dict)]
+    every = all_data(found)
+    done = any(data.startswith(b"[DONE]") for data in every)
+    every = [data for data in every if not data.startswith(b"[DONE]")]
+    chunks = [chunk for chunk in map(parsed, every) if isinstance(chunk, dict)]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     usage = [chunk["usage"] for chunk in chunks if "usage" in chunk]
     cached = [each["prompt_tokens_details"]["cached_tokens"] for each in usage if "prompt_tokens_details" in each]
     return {
-        "lensd.stream.chunks": len(datas),
+        "lensd.stream.chunks": len(every),
         "lensd.stream.done_seen": done,
         "gen_ai.response.finish_reasons": [choice["finish_reason"] for choice in choices if choice.get("finish_reason")][:16] or None,
         "gen_ai.usage.input_tokens": usage[-1]["prompt_tokens"] if usage else None,
