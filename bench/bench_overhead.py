@@ -1,10 +1,11 @@
-"""What plugin and middleware cost a real vLLM: tokens/s and processor time a token, beside the same server without them.
+"""What plugin and middleware cost a real vLLM: tokens/s and processor time a token, beside the same server with them switched off.
 
 usage: bench_overhead.py [--pairs N] [--seconds S] [--quick] [--alike]
 
-Needs .engine. Two servers are up, one plain and one that tells a sink; they take turns at the same requests, the order swapped
-each pair. Prints a table and, as its last line, one JSON object; a full run is also kept in bench/results/overhead.json. Exits 0
-only if the upper end of the 95 % interval of what is lost of the tokens/s holds the budget.
+Needs .engine. One server gets the same requests with both on, telling a sink, and off, the order swapped each pair: two servers,
+however alike, differ by more than is looked for (bench/overhead/switch.py). Prints a table and, as its last line, one JSON object;
+a full run is also kept in bench/results/overhead.json. Exits 0 only if the upper end of the 95 % interval of what is lost of the
+tokens/s holds the budget.
 """
 
 import argparse
@@ -40,10 +41,10 @@ async def measure(folder: Path, number: int, seconds: float, *, alike: bool) -> 
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # uvloop calls no other handler while it runs
-    async with sink.listening() as told, servers.running(folder, told.port, alike=alike) as both:
+    async with sink.listening() as told, servers.running(folder, told.port) as server:
         gc.freeze()
         gc.disable()
-        return await Pairs(both, None if alike else told, seconds).measure(number)
+        return await Pairs(server, told, seconds, alike=alike).measure(number)
 
 
 def document(pairs: Sequence[Pair]) -> dict[str, object]:
@@ -80,7 +81,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=_pairs, help=f"an even number; default: {PAIRS}, with --quick {QUICK_PAIRS}")
     parser.add_argument("--seconds", type=_seconds, help=f"of a half pair, about; default: {SECONDS:g}, with --quick {QUICK_SECONDS:g}")
     parser.add_argument("--quick", action="store_true", help=f"a short look; the budget needs {LEAST_PAIRS} pairs")
-    parser.add_argument("--alike", action="store_true", help="both servers plain: what is found where there is nothing to find")
+    parser.add_argument("--alike", action="store_true", help="never switched on: what is found where there is nothing to find")
     arguments = parser.parse_args()
     arguments.pairs = arguments.pairs or (QUICK_PAIRS if arguments.quick else PAIRS)
     arguments.seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)

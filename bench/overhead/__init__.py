@@ -1,1 +1,1 @@
-"""Parts of bench_overhead.py: two real engines, the door that one of them tells, equal work for both, and what the pairs say."""
+"""Parts of bench_overhead.py: a real engine with a switch for plugin and middleware, the door they tell, equal work, the pairs' sense."""

@@ -29,7 +29,6 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "cpu": Figure("CPU a token, all processes, us", "us", 1, is_compared=True),
     "api_cpu": Figure("  of it the API server's", "us", 1, is_compared=True),
     "events": Figure("events a token in the streams", "event", 3),
-    "idle": Figure("CPU of the other engine meanwhile, %", "% of a core", 1),
     "recorded": Figure("requests recorded, %", "%", 1),
 }
 

@@ -1,8 +1,7 @@
-"""Pairs of halves: the same requests to one server and then to the other, the order swapped each pair."""
+"""Pairs of halves: the same requests to a server with plugin and middleware switched on and off, the order swapped each pair."""
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,21 +24,22 @@ MOST_S: Final = 120.0
 
 @dataclass(slots=True)
 class Pairs:
-    """What is measured of two servers; `told` is None where neither has a plugin."""
+    """What is measured of a server; `alike`: it is never switched on."""
 
-    servers: Mapping[str, Server]
-    told: Told | None
+    server: Server
+    told: Told
     seconds: float
     """About so long is a half pair."""
+    alike: bool = False
 
     async def measure(self, number: int) -> list[Pair]:
-        """So many pairs, after some that are thrown away. Raises BenchError where a server fails, or the plugged one tells nothing."""
+        """So many pairs, after some that are thrown away. Raises BenchError where the server fails, or tells too little or too much."""
         requests = FIRST_REQUESTS
         for each in range(WARM_UPS):
             requests = fitting(await self._pair(each, requests), self.seconds)
-        if self.told is not None and not self.told.least():
+        if not self.alike and not self.told.least():
             silent = "plugin" if self.told.spans else "middleware"
-            raise BenchError(f"the {silent} of the plugged engine told of no request (log: {self.servers[PLUGGED].engine.log})")
+            raise BenchError(f"the engine's {silent} told of no request (log: {self.server.engine.log})")
         found: list[Pair] = []
         for each in range(number):
             pair = await self._pair(each, requests)
@@ -50,34 +50,33 @@ class Pairs:
 
     async def _pair(self, number: int, requests: int) -> Pair:
         order = (PLAIN, PLUGGED) if number % 2 == 0 else (PLUGGED, PLAIN)
-        return {
-            arm: await self._half(self.servers[arm], self.servers[other], requests) for arm, other in zip(order, order[::-1], strict=True)
-        }
+        return {arm: await self._half(arm, requests) for arm in order}
 
-    async def _half(self, server: Server, idle: Server, requests: int) -> dict[str, float]:
+    async def _half(self, arm: str, requests: int) -> dict[str, float]:
         """The processor's time includes that for the records, which are on their way a moment after the last reply."""
+        server, is_on = self.server, arm == PLUGGED and not self.alike
+        await asyncio.to_thread(server.switch, on=is_on)
         expected = server.generated() + requests * TOKENS
-        recorded = self.told.least() if self.told else 0
+        spans, records, least = self.told.spans, self.told.records, self.told.least()
         async with callers(server.engine.port, CALLERS) as made:
-            of_idle, before = idle.threads(), server.threads()
-            async with within(MOST_S, f"the {server.arm} engine did not serve {requests} requests"):
+            before = server.threads()
+            async with within(MOST_S, f"the engine did not serve {requests} requests"):
                 seconds, events = await served(made, server.request(), requests)
             await asyncio.sleep(SETTLES_S)
-            after, idle_after = server.threads(), idle.threads()
+            after = server.threads()
         if (generated := server.generated()) != expected:
-            raise BenchError(
-                f"the {server.arm} engine made {generated - expected:+d} tokens beside those that {requests} requests asked for"
-            )
+            raise BenchError(f"the engine made {generated - expected:+d} tokens beside those that {requests} requests asked for")
+        if not is_on and (self.told.spans, self.told.records) != (spans, records):
+            raise BenchError("plugin or middleware told of requests while they were switched off")
         tokens = requests * TOKENS
         found = {
             "tokens": tokens / seconds,
             "cpu": spent_us(before, after) / tokens,
             "api_cpu": spent_us(before, after, server.engine.pid) / tokens,
             "events": events / tokens,
-            "idle": 100 * spent_us(of_idle, idle_after) / 1e6 / (seconds + SETTLES_S),
         }
-        if self.told is not None and server.arm == PLUGGED:
-            found["recorded"] = 100 * (self.told.least() - recorded) / requests
+        if is_on:
+            found["recorded"] = 100 * (self.told.least() - least) / requests
         return found
 
 

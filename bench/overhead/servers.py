@@ -1,4 +1,4 @@
-"""The two engines: the same model, options and niceness; one has our plugin and middleware, which tell a sink."""
+"""The engine: it has our plugin and middleware, which tell a sink while they are switched on."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from checkout import ENGINE, serving
 from gateway.process import BenchError
-from plugged import MIDDLEWARE, plugged
+from plugged import plugged
 
-from overhead import processor
-from overhead.figures import PLAIN, PLUGGED
+from overhead import processor, switch
 
+BENCH: Final = Path(__file__).resolve().parent.parent
 SLOTS: Final = 4  # as the tests' engines have
 TOKENS: Final = 64
 """Of each reply."""
@@ -28,9 +28,8 @@ _GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{.*\} (\S+)$", re
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An engine that is up. Both are there all the time; only one has work."""
+    """An engine that is up."""
 
-    arm: str
     engine: Any  # tools/engine/serve.py's, which is loaded by its path
 
     def request(self) -> bytes:
@@ -45,42 +44,46 @@ class Server:
         )
         return head.encode() + body
 
+    def switch(self, *, on: bool) -> None:
+        """Raises BenchError where it does not answer."""
+        path = next(path for path, is_on in switch.PATHS.items() if is_on is on)
+        self._asked(path)
+
     def threads(self) -> processor.Threads:
         """What its processes have used. Raises BenchError where it has died."""
         if not self.engine.running:
-            raise BenchError(f"the {self.arm} engine has died (log: {self.engine.log})")
+            raise BenchError(f"the engine has died (log: {self.engine.log})")
         return processor.threads(self.engine.processes())
 
     def generated(self) -> int:
         """Tokens by the engine's own counter. Raises BenchError where it does not say."""
-        try:
-            with urllib.request.urlopen(f"{self.engine.url}/metrics", timeout=ANSWERS_WITHIN_S) as answer:
-                found = _GENERATED.findall(answer.read().decode())
-        except OSError as error:
-            raise BenchError(f"the {self.arm} engine's /metrics cannot be read: {error}") from error
+        found = _GENERATED.findall(self._asked("/metrics"))
         if not found:
-            raise BenchError(f"the {self.arm} engine's /metrics has no vllm:generation_tokens_total")
+            raise BenchError("the engine's /metrics has no vllm:generation_tokens_total")
         return round(sum(map(float, found)))
+
+    def _asked(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"{self.engine.url}{path}", timeout=ANSWERS_WITHIN_S) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            raise BenchError(f"the engine does not answer at {path}: {error}") from error
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, port: int, *, alike: bool = False) -> AsyncIterator[dict[str, Server]]:
-    """Both by arm, started side by side; the plugged one tells the door at a port of 127.0.0.1. `alike`: neither is plugged.
+async def running(folder: Path, port: int) -> AsyncIterator[Server]:
+    """Switched off, it tells nothing; on, the door at a port of 127.0.0.1. Its log stays in `folder`.
 
-    Their logs stay in `folder`. Raises EngineError where one does not come up.
+    Raises EngineError where it does not come up.
     """
-    given: dict[str, dict[str, Any]] = {PLAIN: {}, PLUGGED: {}}
-    if not alike:
-        told = {"LENSD_TOKEN": "token-of-the-bench", "LENSD_ENGINE": "e0"}
-        given[PLUGGED] = {"options": MIDDLEWARE, "environment": plugged(folder / "installed", f"http://127.0.0.1:{port}", **told)}
+    told = {"LENSD_TOKEN": "token-of-the-bench", "LENSD_ENGINE": "e0"}
+    environment = plugged(folder / "installed", f"http://127.0.0.1:{port}", stat_logger=switch.STAT_LOGGER, **told)
+    environment["PYTHONPATH"] += f":{BENCH}"
+    log = folder / "engine.log"
+    log.unlink(missing_ok=True)
+    engine = serving.Engine(ENGINE, log, max_num_seqs=SLOTS, options=switch.MIDDLEWARE, environment=environment)
     with contextlib.ExitStack() as held:
-        servers: dict[str, Server] = {}
-        for arm, more in given.items():
-            log = folder / f"{arm}.log"
-            log.unlink(missing_ok=True)
-            engine = serving.Engine(ENGINE, log, max_num_seqs=SLOTS, **more)
-            held.callback(engine.stop)
-            servers[arm] = Server(arm, engine.start())
-        for server in servers.values():
-            await asyncio.to_thread(server.engine.wait_ready)
-        yield servers
+        held.callback(engine.stop)
+        server = Server(engine.start())
+        await asyncio.to_thread(engine.wait_ready)
+        yield server

@@ -13,8 +13,8 @@ Pair = dict[str, dict[str, float]]
 
 
 def pair(ratio: float, *, plain: float = 1000.0, recorded: float = 100.0) -> Pair:
-    """A pair in which the plugged server made that share of the plain one's tokens."""
-    both = {"api_cpu": 300.0, "events": 1.0, "idle": 0.5}
+    """A pair in which the server made that share of the tokens while it was plugged."""
+    both = {"api_cpu": 300.0, "events": 1.0}
     return {
         "plain": {"tokens": plain, "cpu": 1e6 / plain, **both},
         "plugged": {"tokens": plain * ratio, "cpu": 1e6 / (plain * ratio), **both, "recorded": recorded},

@@ -18,14 +18,18 @@ MIDDLEWARE = ("--middleware", "lensd_collectors.vllm.middleware.LensdMiddleware"
 _SIGNALS = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
 
 
-def plugged(folder: Path, otlp_url: str, **more: str) -> dict[str, str]:
-    """Environment in which a vLLM finds lensd's plugin by its entry point, and its middleware; `folder` is written to."""
+def plugged(folder: Path, otlp_url: str, *, stat_logger: str = "", **more: str) -> dict[str, str]:
+    """Environment in which a vLLM finds lensd's plugin by its entry point, and its middleware; `folder` is written to.
+
+    `stat_logger`: another's entry point than ours.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     about = folder / f"{project['name']}-0.0.0.dist-info"
     about.mkdir(parents=True, exist_ok=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.0.0\n")
-    groups = project["entry-points"].items()
-    lines = [line for group, found in groups for line in (f"[{group}]", *(f"{name} = {value}" for name, value in found.items()))]
+    lines = []
+    for group, found in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {stat_logger or value}" for name, value in found.items())]
     (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return {"PYTHONPATH": f"{folder}:{ROOT / 'collectors'}", "LENSD_OTLP": otlp_url, **more}
 

@@ -26,8 +26,8 @@ def test_a_request_queues_for_the_service_times_before_it(house):
     seen = drive(house, [Asked(f"equal-{number}", content, 300, True) for number in range(6)], 6)
     rows = settled(house, [each.asked.request_id for each in seen])
     seen.sort(key=lambda each: each.tokens[0])
-    # the slot is the first one's when its front end is done, which the others' front ends overlap: with its first token, after a step
-    free_at = [seen[0].tokens[0], *(each.tokens[-1] for each in seen)]
+    # the slot is the first one's once its front end is done, however long its first step takes
+    free_at = [seen[0].sent + (rows[seen[0].asked.request_id].frontend_ms or 0) / 1000, *(each.tokens[-1] for each in seen)]
     service = [1000 * (after - before) for before, after in pairwise(free_at)]
     for k, each in enumerate(seen):
         row, before = rows[each.asked.request_id], sum(service[:k])

@@ -4,6 +4,7 @@ The bytes go to the caller unchanged, whatever is read here. Texts are looked at
 whole yet, nothing of the stream is.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lensd_collectors.gateway.replies import NOT_AN_EVENT, Event, Facts, decode_event, read_reply
@@ -60,9 +61,9 @@ class Scanner:
         """Reads on; a read may end anywhere."""
         if not self.at_boundary:
             self._feed_lines(data)
-        elif (least := self._least) and len(data) >= least and data.startswith(self._head) and data.endswith(self._tail):
+        elif self.is_alike(data):
             start = self._start
-            text = data[start : start + len(data) - least]
+            text = data[start : start + len(data) - self._least]
             if not text.translate(None, _PLAIN) or _is_plain(text):
                 self.chunks += 1
                 if text:
@@ -71,6 +72,24 @@ class Scanner:
                 self._feed_events(data)
         else:
             self._feed_events(data)
+
+    def feed_alike(self, reads: Sequence[bytes]) -> bool:
+        """Reads on in one go, where each read is one event with a text and like those before; False, and nothing is read, else."""
+        start, end = self._start, self._start - self._least
+        if not self.at_boundary or not end:
+            return False
+        texts = [read[start:end] for read in reads]
+        if not all(texts) or b"%b%b%b" % (self._head, (self._tail + self._head).join(texts), self._tail) != b"".join(reads):
+            return False
+        if b"".join(texts).translate(None, _PLAIN) and not all(map(_is_plain, texts)):
+            return False
+        self.chunks += len(texts)
+        self.content_chunks += len(texts)
+        return True
+
+    def is_alike(self, data: bytes) -> bool:
+        """It begins and ends as the events before."""
+        return len(data) >= self._least > 0 and data.startswith(self._head) and data.endswith(self._tail)
 
     def finish(self) -> None:
         """At the end of the bytes: an event without its blank line is read all the same, as many clients do.

@@ -135,12 +135,23 @@ class Exchange(Record, eq=False, kw_only=True):
         self.bytes_out += sum(map(len, parts))
 
     def _scan(self, scanner: Scanner, parts: Sequence[bytes], stamps: Sequence[int]) -> None:
-        known = scanner.content_chunks
-        for part, stamp in zip(parts, stamps, strict=True):
-            scanner.feed(part)
+        """Part by part; what lies between the first and the last like those before, which is nearly all, in one go."""
+        at, known, is_tried = 0, scanner.content_chunks, False
+        while at < len(parts):
+            if not is_tried and scanner.is_alike(parts[at]):
+                is_tried, end = True, len(parts)
+                while not scanner.is_alike(parts[end - 1]):
+                    end -= 1
+                if scanner.feed_alike(parts[at:end]):
+                    self._content(stamps[at])
+                    self._content(stamps[end - 1])
+                    at, known = end, scanner.content_chunks
+                    continue
+            scanner.feed(parts[at])
             if scanner.content_chunks != known:
                 known = scanner.content_chunks
-                self._content(stamp)
+                self._content(stamps[at])
+            at += 1
 
     def _content(self, stamp: int) -> None:
         self.first_content = self.first_content or stamp

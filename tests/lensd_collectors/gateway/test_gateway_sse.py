@@ -127,6 +127,37 @@ AROUND = [
 ]  # fmt: skip
 
 
+@given(
+    st.sampled_from(AROUND),
+    st.lists(st.one_of(st.just(b"ab"), TEXT), max_size=8),
+    st.lists(st.tuples(st.sampled_from(AROUND), TEXT), max_size=3),
+    st.booleans(),
+)
+def test_events_read_in_one_go_say_what_they_say_one_by_one(around, texts, others, is_half):
+    """A go that is refused has read nothing."""
+    events = [around[0] + text + around[1] for text in (b"t", *texts)] + [other[0] + text + other[1] for other, text in others]
+    learns, *reads = events if not is_half else [b"".join(events)[:-1], *events]
+    expected = Scanner()
+    for read_ in (learns, *reads):
+        expected.feed(read_)
+    scanner = Scanner()
+    scanner.feed(learns)
+    if not reads or not scanner.feed_alike(reads):
+        for read_ in reads:
+            scanner.feed(read_)
+    assert (told(scanner), scanner.at_boundary) == (told(expected), expected.at_boundary)
+
+
+def test_texts_alone_are_read_in_one_go():
+    around = AROUND[0]
+    learns, *reads = (around[0] + text + around[1] for text in (b"t", b"a", b" b", "世".encode()))
+    scanner = Scanner()
+    assert not scanner.feed_alike([learns])
+    scanner.feed(learns)
+    assert scanner.feed_alike(reads)
+    assert (scanner.chunks, scanner.content_chunks) == (4, 4)
+
+
 @given(st.lists(st.tuples(st.sampled_from(AROUND), TEXT), max_size=12), st.data())
 def test_events_that_look_alike_are_told_apart(events, data):
     written = [around[0] + text + around[1] for around, text in events]

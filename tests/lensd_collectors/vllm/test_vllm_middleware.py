@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lensd_collectors.vllm import middleware as middleware_module
 from lensd_collectors.vllm import sender as sender_module
-from lensd_collectors.vllm.exchange import LONG_PART, MOST_UNREAD
+from lensd_collectors.vllm.exchange import LONG_PART, MOST_UNREAD, Exchange
 from lensd_collectors.vllm.middleware import MOST_WAITING, LensdMiddleware
 from lensd_collectors.vllm.sender import Sender
 from middleware_calls import (
@@ -43,6 +43,16 @@ from starlette.routing import Route
 @pytest.fixture
 def kept() -> Kept:
     return Kept()
+
+
+def an_exchange() -> Exchange:
+    """A stream that has begun."""
+    exchange = Exchange(
+        wall_ns=0, received=0, sent=0, method="POST", route="/v1/chat/completions", request_id="r1", trace_id="a" * 32, span_id="b" * 16,
+        parent_span_id=None, session_id=None, client_timeout_ms=None,
+    )  # fmt: skip
+    exchange.start(200, [(b"content-type", b"text/event-stream")])
+    return exchange
 
 
 def test_stream(kept: Kept) -> None:
@@ -329,6 +339,28 @@ def test_little_is_left_to_be_read_where_the_span_is_made(held: int, text: bytes
     assert not exchange.parts
     same = ("lensd.stream.chunks", "lensd.bytes_sent", "lensd.outcome", "gen_ai.response.finish_reasons", "lensd.stream.done_seen")
     assert [said(late)[name] for name in same] == [said(whole)[name] for name in same]
+
+
+PARTS = st.sampled_from([ROLE, TEXT, TEXT, TEXT, TEXT.replace(b"}]", b"}] "), b"", b": ping\n\n", TEXT[:20], LAST, USAGE, DONE, ERROR])
+
+
+@given(st.lists(PARTS, max_size=20))
+def test_parts_read_all_at_once_say_what_they_say_one_by_one(parts: list[bytes]) -> None:
+    exchanges = []
+    for at_once in (True, False):
+        exchange = an_exchange()
+        for at, part in enumerate(parts):
+            exchange.parts.append(part)
+            exchange.stamps.append(1_000 + 10 * at + at % 3)
+            if not at_once:
+                exchange.read()
+        exchange.read()
+        exchanges.append(exchange)
+    whole, singly = exchanges
+    assert (whole.first_content, whole.last_content, whole.max_gap) == (singly.first_content, singly.last_content, singly.max_gap)
+    assert whole.scanner is not None
+    assert singly.scanner is not None
+    assert (whole.scanner.chunks, whole.scanner.content_chunks) == (singly.scanner.chunks, singly.scanner.content_chunks)
 
 
 def test_the_largest_gap_and_the_content_are_exact_however_long_they_were_held(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
