@@ -20,16 +20,16 @@ class BenchError(Exception):
 
 
 class Group:
-    """A process and all it starts."""
+    """A process and all it starts, on one core or, with None, wherever there is room."""
 
-    def __init__(self, name: str, command: Sequence[str], core: int, log: Path, *, cwd: Path | None = None,
+    def __init__(self, name: str, command: Sequence[str], core: int | None, log: Path, *, cwd: Path | None = None,
                  env: Mapping[str, str] | None = None, talks: bool = False) -> None:  # fmt: skip
         self.name, self._log = name, log
         pipe = subprocess.PIPE if talks else None
         with log.open("wb") as said:
             self.process = subprocess.Popen(
                 command, stdin=pipe or subprocess.DEVNULL, stdout=pipe or said, stderr=said, cwd=cwd, env=env, process_group=0,
-                preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # inherited by all it starts
+                preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # inherited by all it starts
             )  # fmt: skip
 
     def check(self) -> None:

@@ -1,0 +1,1 @@
+"""What bench_ingest.py is made of."""

@@ -1,0 +1,1 @@
+"""A store of ten million spans, a daemon over it, and what asks it."""
