@@ -11,11 +11,15 @@ import duckdb
 from lensd_collectors.rows import TABLES
 
 from lensd.errors import StoreBusyError, StoreError, StoreFailedError
+from lensd.store.bodies import BODIES, create_bodies
 from lensd.store.interface import Batch
 from lensd.store.schema import REVISED, WITHDRAWN, create_tables, statements
 
 HELD: Final = "memory.held"
 """Schema of the in-memory tables: all of a memory store, and the overlay of a read-only folder store."""
+
+DELETED: Final = f"{HELD}.deleted"
+"""View of what is known of requests that were deleted: a row a hash of a name."""
 
 _ROWS_A_SOURCE_BITS: Final = 48
 
@@ -44,7 +48,7 @@ class Catalog:
         self._closed = False
         self._harden(folder, spill)
         self.connection.execute(f"CREATE SCHEMA {HELD}")
-        for statement in (*create_tables(HELD, frozenset(TABLES)), *statements("macros.sql")):
+        for statement in (*create_tables(HELD, frozenset(TABLES)), create_bodies(HELD), *statements("macros.sql")):
             self.connection.execute(statement)
         self.show({})
         self._door = self.connection.cursor()  # makes the readers' cursors; never busy itself
@@ -54,26 +58,43 @@ class Catalog:
         for setting in (
             "TimeZone = 'UTC'",
             "checkpoint_threshold = '64MB'",
-            f"temp_directory = {_quoted(temporary)}",
-            f"allowed_directories = [{_quoted(str(folder)) if folder else ''}]",
+            f"temp_directory = {quoted(temporary)}",
+            f"allowed_directories = [{quoted(str(folder)) if folder else ''}]",
             "enable_external_access = false",
             "lock_configuration = true",
         ):
             self.connection.execute(f"SET {setting}")
 
-    def show(self, sources: Mapping[str, Sequence[str]]) -> None:
-        """Make the public tables views over the held tables and, in this order, the qualified tables named in `sources`."""
-        for table in TABLES:
-            places = [f"{HELD}.{table}", *sources.get(table, ())]
-            if table in REVISED:
-                self._show_last(table, REVISED[table], places)
-            else:
-                union = " UNION ALL BY NAME ".join(f"SELECT * FROM {place}" for place in places)
-                self.connection.execute(f"CREATE OR REPLACE VIEW memory.main.{table} AS {union}")
+    def show(self, sources: Mapping[str, Sequence[str]], kept: str | None = None) -> None:
+        """Make the public tables views over the held tables and, in this order, the places named in `sources`: qualified tables, or
+        subqueries in brackets where a table is not one of REVISED. `kept`: the database that knows what was deleted.
+
+        All views change at once. Raises duckdb.Error; they are then as they were.
+        """
+        self.connection.execute("BEGIN TRANSACTION")
+        try:
+            for table in TABLES:
+                places = [f"{HELD}.{table}", *sources.get(table, ())]
+                if table in REVISED:
+                    self._show_last(table, REVISED[table], places)
+                else:
+                    union = " UNION ALL BY NAME ".join(f"SELECT * FROM {place}" for place in places)
+                    self.connection.execute(f"CREATE OR REPLACE VIEW memory.main.{table} AS {union}")
+            self._show_deleted(kept)
+            self.connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):
+                self.connection.execute("ROLLBACK")
+            raise
+
+    def _show_deleted(self, kept: str | None) -> None:
+        known = f"SELECT name, deleted_at, day, rule FROM {kept}.deleted_names JOIN {kept}.deletions USING (number)"
+        nothing = "SELECT 0::UBIGINT AS name, NULL::TIMESTAMP AS deleted_at, NULL::DATE AS day, '' AS rule WHERE false"
+        self.connection.execute(f"CREATE OR REPLACE VIEW {DELETED} AS {known if kept else nothing}")
 
     def _show_last(self, table: str, key: str, places: Sequence[str]) -> None:
-        # Anti joins on a view, not a window or a CTE: those make DuckDB build every row's every column before any filter.
-        # The second one breaks a tie of revisions: the row that was appended later stands.
+        # An anti join on a view, not a window, an aggregate or a CTE: those make DuckDB build every row there is before any filter.
+        # Of equal revisions the row that was appended later stands.
         ordered = " UNION ALL BY NAME ".join(
             f"SELECT *, rowid + ({number}::BIGINT << {_ROWS_A_SOURCE_BITS}) AS appended FROM {place}"
             for number, place in enumerate([*places[1:], places[0]])
@@ -83,9 +104,8 @@ class Catalog:
         shown = f" AND this.{WITHDRAWN[table]} IS NOT TRUE" if table in WITHDRAWN else ""
         self.connection.execute(
             f"CREATE OR REPLACE VIEW memory.main.{table} AS SELECT this.* EXCLUDE (appended) FROM {every} this"
-            f" WHERE NOT EXISTS (SELECT 1 FROM {every} newer WHERE newer.{key} = this.{key} AND newer.revision > this.revision)"
-            f" AND NOT EXISTS (SELECT 1 FROM {every} twin WHERE twin.{key} = this.{key} AND twin.revision = this.revision"
-            f" AND twin.appended > this.appended){shown}"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {every} newer WHERE newer.{key} = this.{key} AND (newer.revision > this.revision"
+            f" OR newer.revision = this.revision AND newer.appended > this.appended)){shown}"
         )
 
     def insert(self, schema: str, batch: Batch, *after: str) -> None:
@@ -109,7 +129,7 @@ class Catalog:
 
     def empty(self, schema: str) -> None:
         """Take all rows out of `schema`'s tables."""
-        for table in TABLES:
+        for table in (*TABLES, BODIES):
             self.connection.execute(f"DELETE FROM {schema}.{table}")
 
     @contextlib.contextmanager
@@ -157,5 +177,5 @@ def store_errors(doing: str) -> Iterator[None]:
         raise StoreFailedError(f"{doing}: {error}") from error
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -1,6 +1,6 @@
 """What every store backend does. The comments are the specification; `tests/lensd/store/test_conformance.py` holds each backend to it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -24,11 +24,13 @@ class Store(Protocol):
     Rows are never updated: `requests` and `incidents` carry a revision, their views show the last one.
     """
 
-    def append(self, batch: Batch, position: int | None = None) -> None:
+    def append(self, batch: Batch, position: int | None = None, bodies: pa.Table | None = None) -> None:
         """Add a batch's rows: all of a day's rows of the batch at once, or none of them.
 
         `position` is the journal position the batch reaches. A position at or below one that a file has already stored adds
         nothing to that file, so that a replay neither loses nor doubles. None: the rows do not come from the journal.
+        `bodies` (what `lensd.store.bodies.bodies_of` gives of the batch's records) is stored together with the position and counts
+        only with one, so that a replay neither loses nor doubles it either; no reader's view shows it.
         One thread appends; the caller keeps the batch. Raises StoreError's subclasses, never a DuckDB error.
         """
         ...
@@ -42,6 +44,14 @@ class Store(Protocol):
 
         A replay from `position()` must end a batch exactly there: a batch that runs across it would double that file's rows.
         """
+        ...
+
+    def bodies(self, since_us: int, most: int) -> Iterator[tuple[int, int]]:
+        """Hash and time of receipt of the latest `most` bodies received at `since_us` or later, oldest first."""
+        ...
+
+    def forget(self, before_us: int) -> None:
+        """Delete the bodies received before an instant. Raises StoreError on a read-only store."""
         ...
 
     def cursor(self) -> AbstractContextManager[Cursor]:

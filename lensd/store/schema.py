@@ -9,7 +9,9 @@ from typing import Final
 import pyarrow as pa
 from lensd_collectors.rows import TABLES, Instant
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+STORAGE_VERSION: Final = "v1.5.0"
+"""DuckDB's format of every database file: the first that knows VARIANT."""
 
 MAIN_TABLES: Final = frozenset({"incidents", "deliveries", "config_facts"})
 """Tables of main.duckdb; every other one lies in the file of its row's day."""

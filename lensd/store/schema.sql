@@ -172,7 +172,8 @@ CREATE TABLE spans (
     src VARCHAR  -- where the row came from
 );
 
--- Metric values as they came; a histogram is one row. Only names that a dialect knows, unless keep_all_points.
+-- Metric values as they came; a histogram is one row (an exponential one with its buckets' bounds), a summary one a quantile and
+-- `_sum`, `_count`, as in Prometheus. Only names that a dialect knows, unless keep_all_points.
 CREATE TABLE points (
     seen_at TIMESTAMP,  -- UTC, microseconds
     name VARCHAR,

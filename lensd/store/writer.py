@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from lensd_collectors.rows import Row
 
 from lensd.errors import StoreError, StoreFailedError
-from lensd.store.arrow import Rows, batch_of
+from lensd.store.arrow import Rows, batch_of, merged
+from lensd.store.bodies import bodies_of
 from lensd.store.interface import Batch, Store
 from lensd.store.journal import Journal
-from lensd.store.segments import Record, Signal, segment_of
+from lensd.store.segments import Damage, Record, Signal, segment_of
 
 log = logging.getLogger(__name__)
 
-Decode = Callable[[Signal, bytes, int], dict[str, list[Row]]]
+Decode = Callable[[Signal, bytes, int], Rows]
 """A journal record's kind, payload and time of receipt (microseconds) as rows of the public tables."""
 
 MAX_RECORDS: Final = 512
@@ -70,6 +70,7 @@ class Writer:
         self._work = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._named = frozenset[Damage]()  # damage of the journal that the log has been told of
         self.counts = WriterCounts()
 
     def start(self) -> None:
@@ -88,7 +89,7 @@ class Writer:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest record that the batch at work has not stored yet; 0 with nothing left to do."""
+        """Age of the oldest record not stored yet, or of the one before it; 0 with nothing left to do."""
         oldest = self._oldest_us
         return max(0.0, self._clock() - oldest / 1e6) if oldest is not None else 0.0
 
@@ -117,6 +118,7 @@ class Writer:
         until = reached if self._at < reached <= end else end
         if self._undone is None:
             records = list(_first(self._journal.read_from(self._at, until), self._max_records, MAX_BYTES))
+            self._name_damage()
             if not records:
                 self._at = until
                 self._journal.drained(self._at)
@@ -125,8 +127,9 @@ class Writer:
             # Kept until stored: a decoder follows logs, so decoding twice would not give the same rows.
             self._undone = records, decoded(records, self._decode, self._bad)
         records, content = self._undone
-        self._store.append(content.batch, records[-1].position)
-        self._at, self._undone, self._oldest_us = records[-1].position, None, None
+        self._store.append(content.batch, records[-1].position, bodies_of(records))
+        self._at, self._undone = records[-1].position, None
+        self._oldest_us = records[-1].received_at_us if self._journal.end > self._at else None
         self._journal.drained(self._at)
         self._done(records, content.rows)
 
@@ -140,6 +143,13 @@ class Writer:
             self.counts.failed_hooks += 1
             self.counts.last_error = f"after a batch: {type(error).__name__}"
             log.exception("the hook after a batch failed")
+
+    def _name_damage(self) -> None:
+        """Say once what of the journal could not be read."""
+        for damage in sorted(self._journal.damaged - self._named):
+            self.counts.last_error = str(damage)
+            log.warning("journal %s: %s", self._journal.folder, damage)
+        self._named = self._journal.damaged
 
     def _bad(self, record: Record, error: Exception) -> None:
         self.counts.bad_records += 1
@@ -155,24 +165,24 @@ class Writer:
 class Decoded(NamedTuple):
     """Records as rows and, the same, as a batch."""
 
-    rows: dict[str, list[Row]]
+    rows: Rows
     batch: Batch
 
 
 def decoded(records: Iterable[Record], decode: Decode, bad: Callable[[Record, Exception], None]) -> Decoded:
     """The records' rows, all fit for their columns; a record that gives none is told to `bad` and left out."""
-    each: list[tuple[Record, dict[str, list[Row]]]] = []
+    each: list[tuple[Record, Rows]] = []
     for record in records:
         try:
             each.append((record, decode(record.kind, record.payload, record.received_at_us)))
         except Exception as error:  # whatever a body holds, it does not stop the writer
             bad(record, error)
-    rows = _merged(rows for _, rows in each)
+    whole = merged(rows for _, rows in each)
     try:
-        return Decoded(rows, batch_of(rows))
+        return Decoded(whole, batch_of(whole))
     except _MISFITS:
         pass
-    fit: list[dict[str, list[Row]]] = []
+    fit: list[Rows] = []
     for record, rows in each:
         try:
             batch_of(rows)
@@ -180,8 +190,8 @@ def decoded(records: Iterable[Record], decode: Decode, bad: Callable[[Record, Ex
             bad(record, error)
         else:
             fit.append(rows)
-    rows = _merged(fit)
-    return Decoded(rows, batch_of(rows))
+    whole = merged(fit)
+    return Decoded(whole, batch_of(whole))
 
 
 def replay(store: Store, records: Iterable[Record], decode: Decode, bad: Callable[[Record, Exception], None] = lambda *_: None) -> int:
@@ -199,14 +209,6 @@ def replay(store: Store, records: Iterable[Record], decode: Decode, bad: Callabl
     if group:
         store.append(decoded(group, decode, bad).batch, group[-1].position)
     return count
-
-
-def _merged(parts: Iterable[dict[str, list[Row]]]) -> dict[str, list[Row]]:
-    merged: dict[str, list[Row]] = {}
-    for rows in parts:
-        for table, some in rows.items():
-            merged.setdefault(table, []).extend(some)
-    return merged
 
 
 def _first(records: Iterator[Record], count: int, size: int) -> Iterator[Record]:

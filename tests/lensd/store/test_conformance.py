@@ -12,9 +12,11 @@ from store_rows import NOV_29, NOV_30, request, span
 
 from lensd.errors import StoreError
 from lensd.store.arrow import batch_of
+from lensd.store.bodies import bodies_of, hash_of
 from lensd.store.folder import FolderStore
 from lensd.store.interface import Store
 from lensd.store.memory import MemoryStore
+from lensd.store.segments import Record, Signal
 
 Backend = FolderStore | MemoryStore
 
@@ -121,6 +123,44 @@ def test_a_position_is_stored_once(store: Store) -> None:
 def test_a_position_may_use_64_bits(store: Store) -> None:
     store.append(batch_of({"spans": [span(1)]}), 2**63 + 7)
     assert store.position() == 2**63 + 7
+
+
+def bodies(*numbers: int) -> pa.Table:
+    return bodies_of(Record(number, Signal.TRACES, number * 1_000_000, b"%d" % number) for number in numbers)
+
+
+def known(*numbers: int) -> list[tuple[int, int]]:
+    return [(hash_of(Signal.TRACES, b"%d" % number), number * 1_000_000) for number in numbers]
+
+
+def test_bodies_are_stored_with_the_position_and_only_once(store: Store) -> None:
+    assert list(store.bodies(0, 10)) == []
+    store.append(batch_of({"spans": [span(1)]}), 10, bodies(3, 1, 2))
+    store.append({}, 10, bodies(3, 1, 2))
+    store.append({}, 11, bodies())
+    store.append({}, 12, bodies(4))
+    store.append(batch_of({"spans": [span(2)]}), None, bodies(5))
+    assert list(store.bodies(0, 10)) == known(1, 2, 3, 4)
+    assert list(store.bodies(3_000_000, 10)) == known(3, 4)
+    assert list(store.bodies(0, 2)) == known(3, 4)
+
+
+def test_bodies_are_no_table_of_the_readers(store: Store) -> None:
+    store.append({}, 10, bodies(1))
+    with store.cursor() as cursor, pytest.raises(duckdb.CatalogException):
+        cursor.execute("SELECT * FROM bodies")
+
+
+def test_old_bodies_are_forgotten_but_not_by_a_reader(store: Store, request: pytest.FixtureRequest) -> None:
+    store.append({}, 10, bodies(1, 2, 3))
+    if request.node.callspec.params["store"] == "overlay":
+        with pytest.raises(StoreError, match="read-only"):
+            store.forget(2_000_000)
+        return
+    store.forget(2_000_000)
+    assert list(store.bodies(0, 10)) == known(2, 3)
+    store.append({}, 10, bodies(1))
+    assert list(store.bodies(0, 10)) == known(2, 3)
 
 
 def test_temporary_views_are_the_cursors_own(store: Store) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import duckdb
 import pytest
 from lensd_collectors.rows import ConfigFact
 from store_rows import DAY_US, NOV_29, NOV_30, request, span
@@ -32,7 +31,7 @@ def test_files_lie_as_designed(tmp_path: Path) -> None:
         "day-20261128.duckdb", "day-20261129.duckdb", "day-20261130.duckdb", "main.duckdb", "store.json",
     ]  # fmt: skip
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert json.loads((made / "store.json").read_text()) == {"schema_version": 1}
+    assert json.loads((made / "store.json").read_text()) == {"schema_version": 2}
 
 
 def test_reopening_finds_everything(tmp_path: Path) -> None:
@@ -154,30 +153,12 @@ def test_a_newer_or_damaged_marker_is_refused_in_one_line(tmp_path: Path, marker
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    store.append(batch_of({"spans": [span(1)]}))
-    store.close()
-    (tmp_path / "day-20261129.duckdb").write_bytes(b"not a database" * 1000)
-    with pytest.raises(StoreFailedError, match=r"day-20261129") as error:
+def test_a_damaged_main_file_is_named_in_one_line(tmp_path: Path) -> None:
+    FolderStore(tmp_path).close()
+    (tmp_path / "main.duckdb").write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreFailedError, match=r"main\.duckdb") as error:
         FolderStore(tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_columns_the_schema_has_gained_are_added(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    store.append(batch_of({"spans": [span(1)]}))
-    store.close()
-    with duckdb.connect(str(tmp_path / "day-20261129.duckdb")) as old:
-        old.execute("ALTER TABLE spans DROP COLUMN status_message")
-    reader = FolderStore(tmp_path, read_only=True)
-    assert count(reader) == 1
-    reader.close()
-    store = FolderStore(tmp_path)
-    store.append(batch_of({"spans": [span(2)]}))
-    with store.cursor() as cursor:
-        assert cursor.execute("SELECT status_message FROM spans").fetchall() == [(None,), (None,)]
-    store.close()
 
 
 def test_broken_clocks_do_not_fill_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

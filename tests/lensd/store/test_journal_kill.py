@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lensd.store.bodies import hash_of
 from lensd.store.folder import FolderStore
-from lensd.store.journal import Scan
+from lensd.store.journal import Scan, Signal
 from lensd.store.writer import replay
 
 KILLS = 10
@@ -57,6 +58,8 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     from killed import decode
 
     store = FolderStore(tmp_path / "store", read_only=True)
+    kept = Counter(key for key, _ in store.bodies(0, 1_000_000))
+    kept.update(hash_of(record.kind, record.payload) for record in Scan(tmp_path / "journal", store.position()))
     bad: list[object] = []
     replay(store, Scan(tmp_path / "journal", store.position()), decode, lambda record, error: bad.append(error))
     with store.cursor() as cursor:
@@ -66,3 +69,4 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
     assert not bad
     assert [number for number in acknowledged if found[number] != 1] == []
     assert [number for number, times in found.items() if times > 1] == []
+    assert kept == Counter(hash_of(Signal.TRACES, b"%d" % number) for number in found)

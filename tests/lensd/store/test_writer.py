@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from store_rows import DAY_US, NOV_29, span
 
 from lensd.errors import StoreFailedError
 from lensd.store.arrow import Rows
+from lensd.store.bodies import hash_of
 from lensd.store.folder import FolderStore
 from lensd.store.interface import Batch
 from lensd.store.journal import Journal, Scan, Signal
@@ -33,11 +35,11 @@ def decode(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[
 class FailingStore(MemoryStore):
     fails = 0
 
-    def append(self, batch: Batch, position: int | None = None) -> None:
+    def append(self, batch: Batch, position: int | None = None, bodies: pa.Table | None = None) -> None:
         if self.fails:
             self.fails -= 1
             raise StoreFailedError(f"append: {errno.errorcode[errno.ENOSPC]}")
-        super().append(batch, position)
+        super().append(batch, position, bodies)
 
 
 @pytest.fixture
@@ -55,6 +57,10 @@ def put(journal: Journal, *payloads: bytes) -> None:
 def names(store: FolderStore | MemoryStore) -> list[str]:
     with store.cursor() as cursor:
         return [name for (name,) in cursor.execute("SELECT name FROM spans ORDER BY span_id").fetchall()]
+
+
+def hashes(store: FolderStore | MemoryStore) -> list[int]:
+    return [found for found, _ in store.bodies(0, 1000)]
 
 
 def numbered(*numbers: int) -> list[str]:
@@ -81,6 +87,7 @@ def test_a_bad_record_is_left_out_and_counted(journal: Journal) -> None:
     assert names(store) == numbered(1, 2, 3)
     assert writer.counts.bad_records == 2
     assert store.position() == journal.end
+    assert len(hashes(store)) == 5  # it was acknowledged: sent again, it is known
 
 
 def test_a_store_that_fails_is_tried_again_and_nothing_is_decoded_twice(journal: Journal) -> None:
@@ -100,6 +107,28 @@ def test_a_store_that_fails_is_tried_again_and_nothing_is_decoded_twice(journal:
     writer.drain_now()
     assert names(store) == numbered(1, 2)
     assert decoded == [b"1", b"2"]
+
+
+class SlowStore(MemoryStore):
+    """Is told of more to come while it stores."""
+
+    more: Callable[[], None] = staticmethod(lambda: None)
+
+    def append(self, batch: Batch, position: int | None = None, bodies: pa.Table | None = None) -> None:
+        super().append(batch, position, bodies)
+        more, self.more = self.more, lambda: None
+        more()
+
+
+def test_lag_goes_on_where_more_came_in_meanwhile(journal: Journal) -> None:
+    store = SlowStore()
+    store.more = lambda: put(journal, b"2")
+    writer = Writer(journal, store, decode, clock=lambda: 31.0)
+    put(journal, b"1")
+    writer.drain_now()
+    assert writer.lag_s == 30.0
+    writer.drain_now()
+    assert writer.lag_s == 0.0
 
 
 def test_a_failing_hook_stops_nothing(journal: Journal) -> None:
@@ -177,5 +206,6 @@ def test_a_crash_at_any_file_neither_loses_nor_doubles(tmp_path_factory: pytest.
     put(journal, b"%d" % (count + 1))
     writer.drain_now()
     assert sorted(names(store)) == sorted(numbered(*range(count + 2)))
+    assert sorted(hashes(store)) == sorted(hash_of(Signal.TRACES, b"%d" % number) for number in range(count + 2))
     journal.close()
     store.close()
