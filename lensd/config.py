@@ -19,6 +19,7 @@ from lensd_collectors.host.config import AgentConfig
 from lensd.alerts.config import AlertsConfig
 from lensd.errors import ConfigError
 from lensd.receive.limits import DoorLimits
+from lensd.store.config import StoreConfig
 from lensd.timeline.limits import Limits
 
 DEFAULT_STORE = "~/.local/share/lensd"
@@ -34,7 +35,8 @@ class ServeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     """The daemon: where it listens, where it keeps what it is told."""
 
     store: str = DEFAULT_STORE
-    otlp: str = "127.0.0.1:4318"
+    otlp: str = "127.0.0.1:4318"  # OTLP over HTTP
+    otlp_grpc: str = "127.0.0.1:4317"  # OTLP over gRPC; empty: off
     api: str = "127.0.0.1:8600"
     token_file: str = ""  # default: `token` in the store's folder, made on first start
     public_url: str = "http://127.0.0.1:8501"  # builds every link that leaves the machine
@@ -57,6 +59,7 @@ class RunbooksConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     serve: ServeConfig = ServeConfig()
+    store: StoreConfig = StoreConfig()
     timeline: Limits = Limits()
     gateway: GatewayConfig = GatewayConfig()
     agent: AgentConfig = AgentConfig()
@@ -234,6 +237,8 @@ def _said(error: str, sources: Mapping[str, str], place: str) -> str:
 def _check_listen(config: Config) -> None:
     """Anything but loopback needs a token that somebody chose, so that nobody opens the door by accident."""
     doors = {"serve.otlp": config.serve.otlp, "serve.api": config.serve.api}
+    if config.serve.otlp_grpc:
+        doors["serve.otlp_grpc"] = config.serve.otlp_grpc
     for name, listen in {**doors, "gateway.listen": config.gateway.listen, "dashboard.listen": config.dashboard.listen}.items():
         found = LISTEN.fullmatch(listen)
         if found is None or not 0 < int(found["port"]) < 65536:

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import uvicorn
 
 from lensd import rungs
@@ -29,16 +30,23 @@ from lensd.errors import ConfigError, StoreError
 from lensd.judge import Judge
 from lensd.receive.decode import Decoder
 from lensd.receive.http import OtlpDoor
+from lensd.receive.intake import Intake
 from lensd.receive.ledger import last_facts
+from lensd.receive.repeats import remembered
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
+from lensd.store.housekeeping import Housekeeping
 from lensd.store.journal import Journal
 from lensd.store.writer import Writer
 from lensd.timeline.assembler import Assembler, answered, sender_started, touched
 
+if TYPE_CHECKING:
+    from lensd.receive.grpc import GrpcDoor
+
 log = logging.getLogger(__name__)
 
 STOP_S = 10.0  # a thread has this long to end what it is at
+GRACE_S = 5  # and requests at the doors so long
 
 
 class Daemon:
@@ -75,9 +83,21 @@ class Daemon:
             Decoder(facts=facts).decode,
             on_batch=lambda rows: self.judge.touch(touched(rows), answered(rows), started=sender_started(rows)),
         )
+        self.intake = Intake(
+            self.journal,
+            self.token,
+            config.serve.limits,
+            repeats=remembered(self.store, self.journal, _now()),
+            lag_s=lambda: self.writer.lag_s,
+        )
         self._stop = threading.Event()
         self._judging = threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True)
-        self._threads = [self._judging, threading.Thread(target=self.outbox.run, args=(self._stop,), name="lensd-alerts", daemon=True)]
+        self.housekeeping = Housekeeping(self.store, config.store)
+        self._threads = [
+            self._judging,
+            threading.Thread(target=self.outbox.run, args=(self._stop,), name="lensd-alerts", daemon=True),
+            threading.Thread(target=self.housekeeping.run, args=(self._stop,), name="lensd-housekeeping", daemon=True),
+        ]
 
     def start(self) -> None:
         self.judge.restore(_now())
@@ -99,7 +119,7 @@ class Daemon:
         self.store.close()
 
     def health(self) -> dict[str, Any]:
-        counts = self.writer.counts
+        counts, door = self.writer.counts, self.intake.counts
         return {
             "version": importlib.metadata.version("lensd"),
             "pid": os.getpid(),
@@ -107,6 +127,9 @@ class Daemon:
             "store": str(self.config.store_folder),
             "lag_s": self.writer.lag_s,
             "journal_bytes": self.journal.bytes,
+            "left_out": self.store.left_out,
+            "damaged_segments": sorted(map(str, self.journal.damaged)),
+            "housekeeping": msgspec.to_builtins(self.housekeeping.state),
             "seq": counts.records + counts.batches,
             "counts": {
                 "records": counts.records,
@@ -114,6 +137,12 @@ class Daemon:
                 "bad_records": counts.bad_records,
                 "failed_appends": counts.failed_appends,
                 "alerts_owed": self.outbox.pending(),
+                "bodies": door.accepted.total(),
+                "repeated_bodies": door.repeated.total(),
+                "refused_bodies": door.refused.total(),
+                "records_left_out": door.left_out.total(),
+                "attributes_dropped": self.intake.scrubber.counts["attributes-over-limit"],
+                "values_cut": self.intake.scrubber.counts["value-over-limit"],
             },
         }
 
@@ -133,7 +162,9 @@ class Daemon:
 def serve(config: Config) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. Raises StoreBusyError, ConfigError before anything listens."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    doors = [_listen(config.serve.otlp), _listen(config.serve.api)]
+    doors = [_listen("serve.otlp", config.serve.otlp), _listen("serve.api", config.serve.api)]
+    if config.serve.otlp_grpc:
+        _listen("serve.otlp_grpc", config.serve.otlp_grpc).close()  # gRPC takes no socket: this only says early that it will not get one
     daemon = Daemon(config)
     daemon.start()
     log.info(
@@ -157,12 +188,32 @@ async def _serve(daemon: Daemon, doors: list[socket.socket]) -> None:
         token=daemon.token,
         ids_line=lambda engine: rungs.line("2", engine=engine, otlp=f"http://{config.serve.otlp}", token_file=config.token_file.absolute()),
     )
-    door = OtlpDoor(daemon.journal, daemon.token, config.serve.limits)
-    servers = [_server(app) for app in (door, build_app(backend))]
+    servers = [_server(app) for app in (OtlpDoor(daemon.intake), build_app(backend))]
+    grpc_door = await _grpc_door(daemon.intake, config.serve.otlp_grpc)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, servers)
     await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in zip(servers, doors, strict=True)))
+    if grpc_door is not None:
+        await grpc_door.stop(GRACE_S)
+
+
+async def _grpc_door(intake: Intake, address: str) -> "GrpcDoor | None":
+    """The door at an address; None where none is wanted, or grpcio is not there: HTTP takes everything too."""
+    if not address:
+        return None
+    try:
+        from lensd.receive.grpc import GrpcDoor
+    except ModuleNotFoundError as error:
+        log.warning(
+            "no OTLP over gRPC on %s: module %s is missing; pip install 'lensd[serve]', or set serve.otlp_grpc to nothing",
+            address,
+            error.name,
+        )
+        return None
+    door = GrpcDoor(intake)
+    await door.start(address)
+    return door
 
 
 def _end(servers: list["_Server"]) -> None:
@@ -178,10 +229,10 @@ class _Server(uvicorn.Server):
 
 
 def _server(app: Any) -> _Server:
-    return _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5))
+    return _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S))
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(setting: str, address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -191,7 +242,7 @@ def _listen(address: str) -> socket.socket:
     except (OSError, ValueError) as error:
         sock.close()
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot listen on {address}: {str(why).lower()}; set serve.otlp or serve.api to a free one") from None
+        raise ConfigError(f"cannot listen on {address}: {str(why).lower()}; set {setting} to a free one") from None
     sock.listen(1024)
     return sock
 

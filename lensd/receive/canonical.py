@@ -1,8 +1,7 @@
 """Metrics of an OTLP body as engine samples, GPU samples, points and config facts, under the names that the dialects give them."""
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lensd_collectors import conventions
@@ -15,45 +14,19 @@ from lensd.receive import values
 from lensd.receive.engines import Engines
 from lensd.receive.gpu_rows import GpuRows
 from lensd.receive.restarts import Restarts
+from lensd.receive.samples import Labels, Sample, samples
 from lensd.receive.scrapes import Scrapes
 from lensd.receive.starts import Starts
 from lensd.receive.values import Plain
 
 _ANYONES: Final = frozenset({conventions.METRIC_UP, "process_start_time_seconds"})  # metrics that do not say what was scraped
 _NOT_LABELS: Final = frozenset({conventions.SCRAPE_TARGET, conventions.ENGINE_KIND})
-_DELTA: Final = 1
 _FACTS: Final = 10_000
 _HISTOGRAM_EVERY_US: Final = 10_000_000 - 1  # senders count in nanoseconds: two instants may be rounded towards each other
 _HISTOGRAMS: Final = 100_000
-_OUR_PLUGIN: Final = "lensd-vllm"
 _PLUGINS_DIALECT: Final = "vllm"
 _ADAPTERS: Final = "vllm:lora_requests_info"  # there once an engine serves LoRA adapters
 BESIDE_SCRAPE: Final = "beside-scrape"
-
-Labels = dict[str, Plain]
-
-
-class Sample:
-    """One value or histogram of a body, with everything that says what it is about."""
-
-    __slots__ = ("at", "buckets", "counts", "engine", "is_nameless", "kind", "labels", "name", "source", "target", "value")
-
-    def __init__(self, name: str, labels: Labels, at: Instant, value: float | None, resource: Labels) -> None:
-        self.name, self.labels, self.at, self.value = name, labels, at, value
-        self.buckets: list[float] | None = None
-        self.counts: list[float] | None = None
-        named = labels.get(conventions.ENGINE) or resource.get(conventions.ENGINE)
-        self.kind = values.text(labels.get(conventions.ENGINE_KIND) or resource.get(conventions.ENGINE_KIND))
-        self.engine = values.text(named) or values.text(resource.get(conventions.SERVICE_INSTANCE_ID))
-        self.target = values.text(labels.get(conventions.SCRAPE_TARGET))
-        service = values.text(resource.get(conventions.SERVICE_NAME))
-        self.source = self.target or service or "-"
-        self.is_nameless = not named and service == _OUR_PLUGIN  # its instance is new at each start: no name for an engine
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the sender says that this is an engine's, in our words."""
-        return conventions.ENGINE in self.labels or self.kind is not None
 
 
 class Canonical:
@@ -73,7 +46,7 @@ class Canonical:
         self._engines: set[str] = set()
         self._histograms: dict[tuple[str | None, str, str], Instant] = {}
         self._facts: dict[tuple[str | None, str], str] = {}
-        self.dropped: Counter[str] = Counter()  # points left out, by reason: unknown, delta, beside-scrape, beside-sampler
+        self.dropped: Counter[str] = Counter()  # points left out, by reason: unknown, beside-scrape, beside-sampler, those of samples()
         self._gpus = GpuRows(dialects, self.dropped)
 
     def rows(self, message: Any, received_at: int) -> dict[str, list[Row]]:
@@ -82,41 +55,20 @@ class Canonical:
         for resource in message.resource_metrics:
             about = values.attributes(resource.resource.attributes)
             metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
-            samples = [sample for metric in metrics for sample in self._samples(metric, about, received_at)]
-            samples = self._one_source(samples, received_at)
+            found = [sample for metric in metrics for sample in samples(metric, about, received_at, self.dropped)]
+            found = self._one_source(found, received_at)
             host = values.text(about.get(conventions.HOST_NAME))
-            engine_rows, events = self._engine_samples(samples, received_at)
+            engine_rows, events = self._engine_samples(found, received_at)
             for table, rows in (
-                ("gpu_samples", self._gpus.rows(samples, host)),
+                ("gpu_samples", self._gpus.rows(found, host)),
                 ("engine_samples", engine_rows),
                 ("events", events),
-                ("points", self._points(samples)),
-                ("config_facts", self._config_facts(samples)),
+                ("points", self._points(found)),
+                ("config_facts", self._config_facts(found)),
             ):
                 if rows:
                     made.setdefault(table, []).extend(rows)
         return made
-
-    def _samples(self, metric: Any, resource: Labels, received_at: int) -> Iterator[Sample]:
-        which = metric.WhichOneof("data")
-        if which is None:
-            return
-        data = getattr(metric, which)
-        if which in ("sum", "histogram") and data.aggregation_temporality == _DELTA:
-            self.dropped["delta"] += len(data.data_points)  # our columns and buckets are totals
-            return
-        for point in data.data_points:
-            labels = values.attributes(point.attributes)
-            at = values.instant(point.time_unix_nano, received_at)
-            if which in ("gauge", "sum"):
-                number = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-                yield Sample(metric.name, labels, at, float(number) if math.isfinite(number) else None, resource)
-            elif which == "histogram":
-                sample = Sample(metric.name, labels, at, point.sum if math.isfinite(point.sum) else None, resource)
-                sample.buckets, sample.counts = list(point.explicit_bounds), [float(count) for count in point.bucket_counts]
-                yield sample
-            else:
-                self.dropped["unknown"] += 1
 
     def _one_source(self, samples: list[Sample], received_at: int) -> list[Sample]:
         """Without what a plugin says of an engine while its scrape answers: counters of two clocks in one column are no counter."""

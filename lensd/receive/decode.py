@@ -1,8 +1,8 @@
 """Journal records as rows of the public tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from lensd_collectors import conventions, dialects
 from lensd_collectors.dialects import Dialect
@@ -14,9 +14,9 @@ from lensd.receive.derive import Derived
 from lensd.receive.engines import Engines
 from lensd.receive.ledger import Ledger
 from lensd.receive.logs import Logs
-from lensd.receive.parse import parse_protobuf
 from lensd.receive.starts import Starts
 from lensd.receive.traces import Traces
+from lensd.receive.wire import parse_raw
 from lensd.store.segments import Signal
 
 DROPPED_LINES: Final = "unread-lines"
@@ -45,16 +45,19 @@ class Decoder:
         """What has no place in a table, by reason."""
         return self._canonical.dropped + Counter({DROPPED_LINES: self._logs.unread})
 
-    def decode(self, kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
+    def decode(self, kind: Signal, payload: bytes, received_at_us: int) -> dict[str, Sequence[Row]]:
         """Table name to rows. Raises BadBodyError for a payload that is no OTLP request of that kind."""
-        made = self._rows(kind, payload, received_at_us)
-        self._derived.take(made)
-        return {table: rows for table, rows in made.items() if rows}
-
-    def _rows(self, kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
-        message = parse_protobuf(kind, payload)
+        message = parse_raw(kind, payload)
+        spans: Sequence[Row] = ()
         if kind is Signal.TRACES:
-            return self._traces.rows(message, received_at_us)
+            spans, events = self._traces.rows(message, received_at_us)
+            made = {"events": events}
+        else:
+            made = self._rows(kind, message, received_at_us)
+        self._derived.take(made)
+        return {table: rows for table, rows in {"spans": spans, **made}.items() if rows}
+
+    def _rows(self, kind: Signal, message: Any, received_at_us: int) -> dict[str, list[Row]]:
         if kind is Signal.METRICS:
             return self._canonical.rows(message, received_at_us)
         made = self._logs.rows(message, received_at_us)

@@ -165,6 +165,72 @@ def test_points_are_kept_where_a_dialect_knows_them() -> None:
     assert len(rows(message, Decoder(keep_all_points=True))["points"]) == 3
 
 
+def one_metric(name: str, kind: str, **fields: Any) -> Any:
+    """A body of one data point; `temporality` and the point's own fields."""
+    message = metrics(resource=ENGINE)
+    data = getattr(message.resource_metrics[0].scope_metrics[0].metrics.add(name=name), kind)
+    if "temporality" in fields:
+        data.aggregation_temporality = fields.pop("temporality")
+    data.data_points.add(time_unix_nano=AT_NS, **fields).attributes.extend(pairs(LABELS))
+    return message
+
+
+def points(message: Any, decoder: Decoder) -> list[tuple[Any, ...]]:
+    made: list[Any] = list(rows(message, decoder).get("points", ()))
+    return [(row.name, json.loads(row.labels).get("quantile"), row.value, row.buckets, row.counts) for row in made]
+
+
+def test_an_exponential_histogram_is_one_with_bounds() -> None:
+    """Scale 1: the base is the root of two; the buckets 1 and 3 above zero hold (1.41, 2] and (2.83, 4]."""
+    name = "vllm:time_to_first_token_seconds"
+    fields = {
+        "scale": 1,
+        "sum": 9.0,
+        "zero_count": 4,
+        "zero_threshold": 0.5,
+        "count": 8,
+        "positive": {"offset": 1, "bucket_counts": [1, 0, 2]},
+    }
+    decoder = Decoder()
+    ((_, _, value, buckets, counts),) = points(one_metric(name, "exponential_histogram", temporality=2, **fields), decoder)
+    assert value == 9.0
+    assert buckets == pytest.approx([0.5, 2**0.5, 2.0, 2**1.5, 4.0])
+    assert counts == [4.0, 0.0, 1.0, 0.0, 2.0, 0.0]
+    assert points(one_metric(name, "exponential_histogram", temporality=1, **fields), decoder) == []
+    assert points(one_metric(name, "exponential_histogram", temporality=2, scale=-90), decoder) == []
+    assert decoder.dropped == {"delta": 1, "buckets": 1}
+
+
+def test_a_summary_is_a_series_for_each_quantile_and_sum_and_count() -> None:
+    summary = one_metric(
+        "s", "summary", sum=3.5, count=7, quantile_values=[{"quantile": 0.5, "value": 0.25}, {"quantile": 0.99, "value": float("nan")}]
+    )
+    assert points(summary, Decoder(keep_all_points=True)) == [
+        ("s", "0.5", 0.25, None, None), ("s", "0.99", None, None, None),
+        ("s_sum", None, 3.5, None, None), ("s_count", None, 7.0, None, None),
+    ]  # fmt: skip
+    decoder = Decoder()
+    assert points(summary, decoder) == []
+    assert decoder.dropped == {"unknown": 4}
+
+
+@pytest.mark.parametrize("kind", ["gauge", "sum", "histogram", "exponential_histogram", "summary"])
+def test_a_point_without_a_value_is_no_zero(kind: str) -> None:
+    decoder = Decoder(keep_all_points=True)
+    assert rows(one_metric("vllm:num_requests_running", kind, flags=1), decoder) == {}
+    assert decoder.dropped == {"no-value": 1}
+
+
+def test_histograms_without_buckets_are_kept_and_those_that_do_not_add_up_are_not() -> None:
+    decoder = Decoder(keep_all_points=True)
+    assert points(one_metric("h", "histogram", temporality=2, sum=1.5, count=3), decoder) == [("h", None, 1.5, [], [3.0])]
+    assert points(one_metric("h", "histogram", temporality=2, bucket_counts=[1, 2], explicit_bounds=[1.0]), decoder) == [
+        ("h", None, None, [1.0], [1.0, 2.0])
+    ]
+    assert points(one_metric("h", "histogram", temporality=2, bucket_counts=[1, 2], explicit_bounds=[1.0, 2.0]), decoder) == []
+    assert decoder.dropped == {"buckets": 1}
+
+
 def test_a_real_scrape() -> None:
     text = (CAPTURES / "metrics-4-after-load.txt").read_text()
     values = [value for value in parse(text, ("vllm:",)) if not isinstance(value, Histogram)]

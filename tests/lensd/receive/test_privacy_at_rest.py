@@ -15,6 +15,7 @@ from otlp_bodies import AT_NS, logs, metrics, traces
 
 from lensd.receive.decode import Decoder
 from lensd.receive.http import OtlpDoor
+from lensd.receive.intake import Intake
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Journal
 from lensd.store.writer import Writer
@@ -47,7 +48,8 @@ def post(url: str, body: bytes) -> int:
 def test_a_planted_prompt_and_key_are_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     journal, store = Journal(tmp_path / "journal"), FolderStore(tmp_path / "store")
-    door = OtlpDoor(journal, "t")
+    intake = Intake(journal, "t")
+    door = OtlpDoor(intake)
     writer = Writer(journal, store, Decoder().decode)
     planted = {
         "gen_ai.prompt": PROMPT,
@@ -73,6 +75,9 @@ def test_a_planted_prompt_and_key_are_nowhere(tmp_path: Path, caplog: pytest.Log
         assert exporter.flush(10)
         exporter.close()
         assert (exporter.sent, exporter.failed, exporter.dropped) == (5, 0, 0)
+        for attributes in (dict.fromkeys(planted, "harmless"), {"note": 7, "gen_ai.prompts": 1.5}, planted, planted):
+            body = traces({"attributes": {**attributes, "seen": "before"}}, {"attributes": {**attributes, "lensd.chunks": 5}})
+            assert post(f"{url}/v1/traces", body.SerializeToString()) == 200
         assert (
             post(
                 f"{url}/v1/traces", traces({"attributes": planted, "events": [("gen_ai.choice", {"message": PROMPT})]}).SerializeToString()
@@ -103,4 +108,4 @@ def test_a_planted_prompt_and_key_are_nowhere(tmp_path: Path, caplog: pytest.Log
     assert b"r-kept" in kept
     for secret in (PROMPT, "walrus", KEY, KEY[3:]):
         assert secret.encode() not in kept
-    assert door.scrubber.counts.total() > 10
+    assert intake.scrubber.counts.total() > 10
