@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: test-causes bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler bench-triage score soak-gateway clean
+.PHONY: bench-ingest test-durability test-causes bench-trend help setup engine demo test test-gpu test-kv-settings lint format docs lock wheel bench-query bench-diagnose bench-judge bench-timeline bench-frontend bench-overhead bench-gateway bench-gpu-sampler bench-triage score soak-gateway clean
 
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -54,6 +54,9 @@ test-kv-settings: setup engine ## the KV cache of a real engine under every sett
 test-causes: setup engine ## causes brought about in real engines, named live and from bundles of them; five minutes
 	@LENSD_REAL_CAUSES=1 LENSD_REQUIRE=engine $(PY) -m pytest tests/engine/test_causes_real.py $(PYTEST_ARGS)
 
+test-durability: setup ## KILLS=300 times kill -9 of a writer in every phase, and of a daemon; a daemon that stands still; damaged files
+	@LENSD_KILLS=$(or $(KILLS),300) $(PY) -m pytest tests/durability $(PYTEST_ARGS)
+
 test-gpu: setup ## the sampler on this host's own GPU, and memory that really runs out; LENSD_TORCH_PYTHON=... has torch with CUDA
 	@$(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 
@@ -76,6 +79,15 @@ lock: setup ## requirements/*.lock, with LOCK_ARGS=--upgrade to newer versions
 
 wheel: setup ## dist/lensd-*.whl
 	@$(PY) -m build --wheel --no-isolation --outdir dist
+
+bench-ingest: setup ## spans a second from the door until they are queryable; BENCH_ARGS=--peers beside Phoenix and MLflow, --quick for a short look
+	@$(PY) bench/bench_ingest.py $(BENCH_ARGS)
+
+bench-query: setup ## every question to a daemon over 10 million spans, still and while spans come in; BENCH_ARGS=--quick for a small store
+	@$(PY) bench/bench_query.py $(BENCH_ARGS)
+
+bench-diagnose: setup ## `lensd diagnose` as a process against that daemon; BENCH_ARGS=--quick for a small store
+	@$(PY) bench/bench_diagnose.py $(BENCH_ARGS)
 
 bench-judge: setup ## requests a second of CPU that are assembled and judged
 	@$(PY) bench/bench_judge.py

@@ -97,8 +97,9 @@ def main(argv: Sequence[str]) -> int:
     print(figures.table(found, rates, figures.ratios(found, rates)))
     print()
     for budget in decided:
+        value = budget["value"] if budget["value"] is not None else "-"
         verdict = "held" if budget["held"] else "not measured" if budget["value"] is None else "NOT HELD"
-        print(f"{budget['name']:<{figures.WIDTH}}{budget['limit']:>12}{budget['value'] if budget['value'] is not None else '-':>12}  {verdict}")
+        print(f"{budget['name']:<{figures.WIDTH}}{budget['limit']:>12}{value:>12}  {verdict}")
     for problem in problems:
         print(problem)
     line = json.dumps(said)

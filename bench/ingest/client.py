@@ -60,7 +60,8 @@ class Sender:
     def _send(self, connection: socket.socket, number: int) -> None:
         body = self._made[number]
         more = "".join(f"{name}: {value}\r\n" for name, value in self._target.headers.items())
-        head = f"POST /v1/traces HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/x-protobuf\r\n{more}content-length: {len(body)}\r\n\r\n"
+        about = f"host: 127.0.0.1\r\ncontent-type: application/x-protobuf\r\ncontent-length: {len(body)}\r\n{more}"
+        head = f"POST /v1/traces HTTP/1.1\r\n{about}\r\n"
         self.sent_at[number] = time.monotonic()
         while True:
             connection.sendall(head.encode())

@@ -3,9 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
-import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,11 @@ from gateway.process import BenchError
 
 from ingest.client import Sent, Target
 from ingest.sending import client
+from ingest.spans import A_REQUEST
 
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.25
 STORED_WITHIN_S: Final = 120.0
+ENDS_WITHIN_S: Final = 120.0
 JUDGED_WITHIN_S: Final = 300.0
 WATCH_S: Final = 0.01
 APART_S: Final = 0.1
@@ -61,15 +63,32 @@ class Served(daemon_process.Daemon):
     def environment(self) -> dict[str, str]:
         return super().environment() | {"LENSD_SERVE__EVALUATE_EVERY_S": str(self._every)}
 
-    def ask(self, path: str) -> Any:
-        token = (self.store / "token").read_text().strip()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.api}/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
+    def stop(self) -> None:
+        """In order: it judges once more before it lets go of its files. Raises BenchError where it does not."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            ended = self.process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"the daemon had not ended {ENDS_WITHIN_S:.0f} s after SIGTERM") from None
+        if ended:
+            raise BenchError(f"the daemon ended with {ended}: see {self.folder / 'serve.log'}")
+
+    def token(self) -> str:
+        return (self.store / "token").read_text().strip()
+
+    def ask(self, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.api}/api/v1/{path}", data, {"authorization": f"Bearer {self.token()}"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def look(self) -> Look:
         counts = self.ask("status")["counts"]
         return Look(time.monotonic(), counts["records"], counts["rows"])
+
+    def count(self, what: str) -> int:
+        """`what` is an aggregate and the table it is of."""
+        return int(self.ask("sql", {"query": f"SELECT {what}"})["items"][0][0])
 
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -120,13 +139,12 @@ def measure(folder: Path, spans: int, a_body: int, connections: int, *, judged: 
         try:
             before, looks = daemon.cpu_s(), list[Look]()
             with Watch(daemon.store) as watch:
-                sender.send(Target(daemon.otlp, {"authorization": f"Bearer {(daemon.store / 'token').read_text().strip()}"}))
+                sender.send(Target(daemon.otlp, {"authorization": f"Bearer {daemon.token()}"}))
                 stored_at = _until_stored(daemon, spans, looks)
                 sent = sender.sent()
                 judged_at = _until_judged(daemon, spans) if judged else None
             cpu_s = daemon.cpu_s() - before
-            if daemon.end(signal.SIGTERM):
-                raise BenchError(f"the daemon ended badly: see {folder / 'serve.log'}")
+            daemon.stop()
         finally:
             daemon.clean_up()
     requests, with_verdict = _check(daemon.store, spans)
@@ -146,20 +164,19 @@ def _until_stored(daemon: Served, spans: int, looks: list[Look]) -> float:
             stalled = time.monotonic() + STORED_WITHIN_S
         elif time.monotonic() > stalled:
             raise BenchError(f"{looks[-1].rows} of {spans} spans were stored, then nothing more came for {STORED_WITHIN_S:.0f} s")
-    return looks[-1].at
+    if (seen := daemon.count("count(*) FROM spans")) != spans:
+        raise BenchError(f"a query sees {seen} spans where {spans} are said to be stored")
+    return time.monotonic()
 
 
 def _until_judged(daemon: Served, spans: int) -> float:
-    """When no request was without its verdict any more."""
+    """When every request had its verdict."""
     until = time.monotonic() + JUDGED_WITHIN_S
-    while True:
-        newest = daemon.ask(f"requests?limit=1&since={urllib.parse.quote('2000-01-01T00:00:00Z')}")["items"]
-        at = time.monotonic()
-        if newest and newest[0]["label"] is not None:
-            return at
-        if at > until:
-            raise BenchError(f"the last request had no verdict {JUDGED_WITHIN_S:.0f} s after the last of {spans} spans was stored")
+    while (judged := daemon.count("count(label) FROM requests")) < spans // A_REQUEST:
+        if time.monotonic() > until:
+            raise BenchError(f"{judged} of {spans // A_REQUEST} requests had a verdict {JUDGED_WITHIN_S:.0f} s after the last was stored")
         time.sleep(LOOK_S)
+    return time.monotonic()
 
 
 def _check(store: Path, spans: int) -> tuple[int, int]:

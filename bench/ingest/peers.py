@@ -37,12 +37,13 @@ class Peer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+# One worker, since its supervisor ends a worker that is at a body for more than five seconds, as the first body takes.
+MLFLOW: Final = ("server", "--backend-store-uri", "sqlite:///mlflow.db", "--workers", "1", "--port")
 PEERS: Final = (
     Peer("phoenix", "arize-phoenix", "20.26.1", 4_096, lambda programs, _: [str(programs / "phoenix"), "serve"], "phoenix.db"),
     Peer(
-        "mlflow", "mlflow", "3.18.0", 8_192,
-        lambda programs, port: [str(programs / "mlflow"), "server", "--backend-store-uri", "sqlite:///mlflow.db", "--port", str(port)],
-        "mlflow.db", {"x-mlflow-experiment-id": "0"},
+        "mlflow", "mlflow", "3.17.2", 8_192, lambda programs, port: [str(programs / "mlflow"), *MLFLOW, str(port)], "mlflow.db",
+        {"x-mlflow-experiment-id": "0"},
     ),
 )  # fmt: skip
 
@@ -64,7 +65,8 @@ def _rate(peer: Peer, home: Path, a_body: int) -> float:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
     folder.mkdir(parents=True)
     port, grpc = free_port(), free_port()
-    group = Group(peer.name, peer.command(programs, port), None, folder / "said.log", cwd=folder, env=_environment(folder, port, grpc, programs))
+    env = _environment(folder, port, grpc, programs)
+    group = Group(peer.name, peer.command(programs, port), None, folder / "said.log", cwd=folder, env=env)
     try:
         _until_up(group, port)
         _stored(peer, folder, port, a_body, a_body, SEED + 1, 0)  # what is loaded or made with the first body is not its rate
@@ -113,7 +115,8 @@ def _installed(peer: Peer, home: Path) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 said = (done.stderr.strip() or "without a word").splitlines()[-1]
-                raise BenchError(f"{wanted} cannot be installed ({said}): see whether `pip install '{wanted}'` works in .bench/ingest/{peer.name}")
+                where = place.relative_to(home.parent.parent)
+                raise BenchError(f"{wanted} cannot be installed ({said}): see whether `pip install '{wanted}'` works in {where}")
     return place / "bin"
 
 

@@ -6,6 +6,7 @@ Written field by field, since a message object a span takes longer to fill than 
 import random
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from lensd_collectors import conventions as c
@@ -50,9 +51,14 @@ def any_value(value: Value) -> bytes:
     return field(5, b"".join(field(1, any_value(item)) for item in value))
 
 
+@cache
+def _name(key: str) -> bytes:
+    return field(1, key.encode())
+
+
 def attributes(number: int, given: Attributes) -> bytes:
     """Attributes under the field of that number."""
-    return b"".join([field(number, field(1, key.encode()) + field(2, any_value(value))) for key, value in given.items()])
+    return b"".join([field(number, _name(key) + field(2, any_value(value))) for key, value in given.items()])
 
 
 _REQUEST: Final[Attributes] = {c.REQUEST_MODEL: _MODEL, c.IS_STREAMING: True}
@@ -66,7 +72,8 @@ _ASKED: Final[Attributes] = {
 }  # fmt: skip
 _GATEWAY: Final = attributes(9, _REQUEST | _HTTP | _ASKED | {c.UPSTREAM: "10.2.0.17:8000", c.ATTEMPTS: 1, c.RESPONSE_MODEL: _MODEL})
 _CALLER: Final = attributes(9, _REQUEST | _ASKED | {"server.address": "gateway.internal", "server.port": 8080, c.CLIENT_ATTEMPT: 1})
-_ROUTING: Final = attributes(9, {c.REQUEST_MODEL: _MODEL, "lensd.route.policy": "least-busy", "lensd.route.candidates": 4})
+_POOL: Final[Attributes] = {"lensd.route.policy": "least-busy", "lensd.route.candidates": 4, "lensd.route.healthy": 4}
+_ROUTING: Final = attributes(9, {c.REQUEST_MODEL: _MODEL} | _POOL)
 _ATTEMPT: Final = attributes(9, {c.UPSTREAM: "10.2.0.17:8000", c.ATTEMPT: 1, c.HTTP_METHOD: "POST", "server.port": 8000})
 _STREAM: Final = attributes(9, {c.IS_STREAMING: True, "network.transport": "tcp", "lensd.stream.format": "sse"})
 _MIDDLE: Final = attributes(9, _REQUEST | _HTTP)
@@ -78,6 +85,14 @@ _ENDED: Final[dict[bool, Attributes]] = {
         c.ERROR_TYPE: "engine_error",
     },
 }  # fmt: skip
+
+
+_FAILED: Final = field(15, field(2, b"EngineDeadError: the engine's process ended") + b"\x18\x02")
+
+
+def _ms(value: float) -> float:
+    """As a clock of nanoseconds gives it."""
+    return round(value, 6)
 
 
 class Request:
@@ -97,9 +112,9 @@ class Request:
         queue, prefill, decode = chance.uniform(0, 40), chance.uniform(10, 200), self._tokens * chance.uniform(4, 6)
         first = 6 + queue + prefill
         end = first + decode
-        waited: Attributes = {c.FIRST_BYTE_MS: first - 4, c.FIRST_CONTENT_MS: first - 3.9, c.LAST_BYTE_MS: end - 4}
+        waited: Attributes = {c.FIRST_BYTE_MS: _ms(first - 4), c.FIRST_CONTENT_MS: _ms(first - 3.9), c.LAST_BYTE_MS: _ms(end - 4)}
         reply: Attributes = {c.RESPONSE_ID: f"chatcmpl-{self._id}", c.OUTPUT_TOKENS: self._tokens}
-        streamed: Attributes = {c.CHUNKS: self._tokens, c.BYTES_SENT: self._tokens * 190, c.MAX_GAP_MS: chance.uniform(5, 30)}
+        streamed: Attributes = {c.CHUNKS: self._tokens, c.BYTES_SENT: self._tokens * 190, c.MAX_GAP_MS: _ms(chance.uniform(5, 30))}
         used: Attributes = {c.INPUT_TOKENS: chance.randrange(20, 4000), c.CACHED_TOKENS: chance.randrange(0, 20)}
         caller: Attributes = {c.KEY_ID: f"k{chance.randrange(40)}", c.SESSION_ID: f"s-{chance.randrange(1 << 40):x}"}
         latency: Attributes = {
@@ -107,9 +122,10 @@ class Request:
             "gen_ai.latency.time_in_model_decode": decode / 1e3, "gen_ai.latency.time_to_first_token": (queue + prefill) / 1e3,
             "gen_ai.latency.e2e": (queue + prefill + decode) / 1e3,
         }  # fmt: skip
+        counted: Attributes = {"gen_ai.usage.prompt_tokens": used[c.INPUT_TOKENS], "gen_ai.usage.completion_tokens": self._tokens}
         own: Attributes = {c.REQUEST_ID: self._id, c.ENGINE: self._engine}
         return [
-            self._span(0, None, c.CLIENT_REQUEST, _CLIENT, 0, end + 4, _CALLER, own | caller | {c.CLIENT_FIRST_CONTENT_MS: first + 2}),
+            self._span(0, None, c.CLIENT_REQUEST, _CLIENT, 0, end + 4, _CALLER, own | caller | {c.CLIENT_FIRST_CONTENT_MS: _ms(first + 2)}),
             self._span(1, 0, "POST /v1/chat/completions", _SERVER, 1, end + 2, _GATEWAY,
                        own | caller | reply | used | streamed | _ENDED[self._failed]),
             self._span(2, 1, c.SPAN_AUTH_ROUTING, _INTERNAL, 1, 3, _ROUTING, own | {c.KEY_ID: caller[c.KEY_ID]}),
@@ -117,16 +133,17 @@ class Request:
             self._span(4, 1, c.SPAN_STREAMING, _INTERNAL, first, end + 1, _STREAM, own | streamed),
             self._span(5, 3, "POST /v1/chat/completions", _SERVER, 4, end, _MIDDLE, own | waited),
             self._span(6, 5, c.SPAN_VLLM_REQUEST, _SERVER, 5, end - 0.5, _ENGINE,
-                       {c.ENGINE_REQUEST_ID: f"chatcmpl-{self._id}", c.ENGINE: self._engine, "gen_ai.usage.prompt_tokens": used[c.INPUT_TOKENS],
-                        "gen_ai.usage.completion_tokens": self._tokens} | latency),
+                       {c.ENGINE_REQUEST_ID: f"chatcmpl-{self._id}", c.ENGINE: self._engine} | counted | latency),
         ]  # fmt: skip
 
-    def _span(self, place: int, parent: int | None, name: str, kind: int, begins: float, ends: float, same: bytes, own: Attributes) -> bytes:
+    def _span(
+        self, place: int, parent: int | None, name: str, kind: int, begins: float, ends: float, same: bytes, own: Attributes
+    ) -> bytes:
         begin, end = self._start + int(begins * 1e6), self._start + int(ends * 1e6)
         about = b"".join((
             b"\x0a\x10", self._trace, b"\x12\x08", self._ids[place], b"" if parent is None else b"\x22\x08" + self._ids[parent],
             field(5, name.encode()), bytes((48, kind)), _instants(57, begin, 65, end), same, attributes(9, own),
-            field(15, field(2, b"EngineDeadError: the engine's process ended") + b"\x18\x02") if self._failed and place in (1, 3, 5) else b"",
+            _FAILED if self._failed and place in (1, 3, 5) else b"",
         ))  # fmt: skip
         return field(2, about)
 

@@ -12,14 +12,18 @@ from lensd_collectors import conventions as c
 CALLS: Final = """
 create or replace temp table calls as
 with drawn as (
-  select i, trace_id, span_id, request_key, hash(i, 1) % 10000 / 1e4 as u1, hash(i, 2) % 10000 / 1e4 as u2,
-         hash(i, 3) % 10000 / 1e4 as u3, 16 + hash(i, 4) % 400 as tokens, 8 + hash(i, 5) % 800 / 1e2 as pace, hash(i, 6) % 1000 < 30 as fails,
-         hash(i, 7) % 12 as team, hash(i, 8) % 2 as n, 50 + hash(i, 9) % 3000 as prompt
+  select i, trace_id, span_id, request_key, hash(i, 1) % 10000 / 1e4 as u1,
+         hash(i, 2) % 10000 / 1e4 as u2,
+         hash(i, 3) % 10000 / 1e4 as u3, (16 + hash(i, 4) % 400)::int as tokens, 8 + hash(i, 5) % 800 / 1e2 as pace,
+         hash(i, 6) % 1000 < 30 as fails,
+         (hash(i, 7) % 12)::int as team, (hash(i, 8) % 2)::int as n,
+         (50 + hash(i, 9) % 3000)::int as prompt
   from keys
 ), timed as (
-  select *, if(u1 < 0.02, 2000 + 6000 * u2, 1 + 30 * u2 * u2) as queue_ms, 20 + 180 * u3 as prefill_ms, tokens * pace as decode_ms from drawn
+  select *, if(u1 < 0.02, 2000 + 6000 * u2, 1 + 30 * u2 * u2) as queue_ms, 20 + 180 * u3 as prefill_ms, tokens * pace as decode_ms
+  from drawn
 )
-select i, trace_id, span_id, request_key, make_timestamp($begin + i * $spacing) as at, tokens, prompt, fails, queue_ms, prefill_ms,
+select i, trace_id, span_id, request_key, make_timestamp($begin + i * $spacing) as began, tokens, prompt, fails, queue_ms, prefill_ms,
        decode_ms, pace, 6 + queue_ms + prefill_ms as first_ms, 6 + queue_ms + prefill_ms + decode_ms as last_ms,
        14 + queue_ms + prefill_ms + decode_ms as end_ms, 'e' || n as engine, ['llama-8b', 'qwen-32b'][1 + n] as model,
        'team-' || team as key_id, if(i % 2 = 0, trace_id, 'order-' || i || '-' || left(trace_id, 8)) as request_id,
@@ -89,7 +93,8 @@ def spans() -> str:
     return " union all by name ".join(
         f"select trace_id, {span_id(name)} as span_id, {span_id(parent) if parent else 'null::varchar'} as parent_span_id,"
         f" '{title}' as name, '{kind}' as kind, '{scope}' as scope, '{'vllm' if name in ('mid', 'engine') else scope}' as service, engine,"
-        f" request_id, at + to_microseconds(({a}) * 1000) as started_at, at + to_microseconds(({b}) * 1000) as ended_at,"
+        f" request_id, began + to_microseconds((({a}) * 1000)::bigint) as started_at,"
+        f" began + to_microseconds((({b}) * 1000)::bigint) as ended_at,"
         f" ({b}) - ({a}) as duration_ms, if(fails, 'error', 'ok') as status, {json(about)} as attributes, 'span:' || {span_id(name)} as src"
         " from calls"
         for name, parent, title, kind, scope, a, b, about in SPANS
@@ -99,7 +104,7 @@ def spans() -> str:
 REQUESTS: Final = """
 select request_key, revision, request_id, trace_id, span_id, 'chatcmpl-' || request_id as engine_request_id, session_id, model,
        model as served_model, engine, engine || ':8000' as upstream, key_id, '/v1/chat/completions' as route, true as streaming,
-       at as started_at, if(revision > 0, at + to_microseconds(end_ms * 1000), null) as ended_at, revision > 0 as settled,
+       began as started_at, if(revision > 0, began + to_microseconds((end_ms * 1000)::bigint), null) as ended_at, revision > 0 as settled,
        case when revision = 0 then 'open' when fails then 'failed' else 'ok' end as outcome, if(fails, 500, 200) as status,
        if(fails, 'engine', null) as said_by, 'allowed' as decision, 'stop' as finish_reason, prompt as prompt_tokens,
        prompt // 3 as cached_tokens, tokens as completion_tokens, 512 as max_tokens, 0 as preemptions, 1 as attempts, first_ms as ttft_ms,
@@ -115,29 +120,26 @@ select request_key, revision, request_id, trace_id, span_id, 'chatcmpl-' || requ
 from calls cross join (values (0), (1), (2)) as r(revision) where revision > 0 or i % 2 = 0
 order by i // 200, revision
 """
+RECORD: Final = {
+    c.QUEUE_MS: "queue_ms",
+    c.PREFILL_MS: "prefill_ms",
+    c.DECODE_MS: "decode_ms",
+    c.E2E_MS: "last_ms - 6",
+    c.INPUT_TOKENS: "prompt",
+    c.OUTPUT_TOKENS: "tokens",
+    c.CACHED_TOKENS: "prompt // 3",
+    c.PREEMPTIONS: "0",
+    c.FINISH_REASONS: "'[\"stop\"]'",
+    c.REQUEST_MODEL: "'\"' || model || '\"'",
+}
 EVENTS: Final = f"""
-select at + to_microseconds((end_ms - 5) * 1000) as seen_at, 'gpu-host-' || engine as host, engine,
+select began + to_microseconds(((end_ms - 5) * 1000)::bigint) as seen_at, 'gpu-host-' || engine as host, engine,
        'chatcmpl-' || request_id || '-' || right(trace_id, 8) as request_id, '{c.EVENT_ENGINE_REQUEST}' as name, 'info' as severity,
-       {
-    json(
-        {
-            c.QUEUE_MS: "queue_ms",
-            c.PREFILL_MS: "prefill_ms",
-            c.DECODE_MS: "decode_ms",
-            c.E2E_MS: "last_ms - 6",
-            c.INPUT_TOKENS: "prompt",
-            c.OUTPUT_TOKENS: "tokens",
-            c.CACHED_TOKENS: "prompt // 3",
-            c.PREEMPTIONS: "0",
-            c.FINISH_REASONS: "'[\"stop\"]'",
-            c.REQUEST_MODEL: "'\"' || model || '\"'",
-        }
-    )
-} as fields, 'log:gpu-host-' || engine || '/vllm@' || i as src
+       {json(RECORD)} as fields, 'log:gpu-host-' || engine || '/vllm@' || i as src
 from calls
 """
 FINDINGS: Final = """
-select at + to_microseconds(end_ms * 1000) as seen_at, label, request_key, request_id, engine, model, key_id, 'queue' as stage,
+select began + to_microseconds((end_ms * 1000)::bigint) as seen_at, label, request_key, request_id, engine, model, key_id, 'queue' as stage,
        'warning' as severity, 'likely' as confidence, '[]' as evidence, 'runbook:' || label as src
 from calls where label <> 'no-incident'
 """

@@ -1,4 +1,4 @@
-"""The store that is asked: made once under .bench, in some minutes, and taken again as long as its recipe is the same."""
+"""The store that is asked: made once under .bench, in some minutes, and taken again for a day."""
 
 import hashlib
 import shutil
@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 import duckdb
 import msgspec
 import pyarrow as pa
-from query import calls, hosts
 
 from lensd.store.folder import FolderStore
 from lensd.timeline.assemble import request_key
+from query import calls, hosts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACE: Final = ROOT / ".bench" / "query"
+VERSION: Final = 1  # of the rows that are made: another one makes the store anew
 HOURS: Final = 48
 CHUNK: Final = 20_000  # requests made in one go
 SECOND: Final = 1_000_000
@@ -40,7 +41,13 @@ class Made(NamedTuple):
         trace = hashlib.md5(str(number).encode()).hexdigest()
         own = trace if number % 2 == 0 else f"order-{number}-{trace[:8]}"
         engine = f"chatcmpl-{own}"
-        return {"request id": own, "trace id": trace, "engine id": engine, "engine's internal id": f"{engine}-{trace[-8:]}", "prefix": own[:18]}
+        return {
+            "request id": own,
+            "trace id": trace,
+            "engine id": engine,
+            "engine's internal id": f"{engine}-{trace[-8:]}",
+            "prefix": own[:18],
+        }
 
     def at(self, number: int) -> int:
         return self.begin + number * self.spacing
@@ -49,26 +56,20 @@ class Made(NamedTuple):
 def made(requests: int, now: float | None = None) -> Made:
     """The store, from the disk where it is there and fresh."""
     now = time.time() if now is None else now
-    folder = PLACE / f"{requests}-{_recipe()}"
+    folder = PLACE / f"{requests}-v{VERSION}"
     told = folder.with_suffix(".json")
     if told.is_file():
         begin, end = msgspec.json.decode(told.read_bytes(), type=tuple[int, int])
         if now - end / SECOND < STALE_S:
             return Made(folder, requests, begin, end)
     PLACE.mkdir(parents=True, exist_ok=True)
-    for old in PLACE.iterdir():
+    for old in PLACE.glob(f"{requests}-*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     end = int(now) // 60 * 60 * SECOND
     store = Made(folder, requests, end - HOURS * 3600 * SECOND, end)
     _fill(store)
     told.write_bytes(msgspec.json.encode((store.begin, store.end)))
     return store
-
-
-def _recipe() -> str:
-    """Changes when the rows that are made do."""
-    text = "".join((Path(__file__).parent / f"{name}.py").read_text() for name in ("calls", "hosts", "store"))
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def _fill(store: Made) -> None:
@@ -100,6 +101,4 @@ def _keys(lo: int, hi: int) -> pa.Table:
     traces = [hashlib.md5(str(n).encode()).hexdigest() for n in numbers]
     spans = [hashlib.md5(f"{n}gateway".encode()).hexdigest()[:16] for n in numbers]
     keys = [request_key(trace, span) for trace, span in zip(traces, spans, strict=True)]
-    return pa.table(
-        {"i": pa.array(numbers, pa.int64()), "trace_id": traces, "span_id": spans, "request_key": pa.array(keys, pa.uint64())}
-    )
+    return pa.table({"i": pa.array(numbers, pa.int64()), "trace_id": traces, "span_id": spans, "request_key": pa.array(keys, pa.uint64())})

@@ -5,10 +5,8 @@ import hmac
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,13 +16,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lensd.api import memory, plan
+from lensd.api import lists, memory, plan, sql
+from lensd.api.answers import Listed, arrow, as_json, error, json, listed, wants_arrow
 from lensd.api.backend import Backend
-from lensd.api.items import in_order, text_of
-from lensd.api.query import instant, seconds, span, whole_number
+from lensd.api.items import in_order
+from lensd.api.query import seconds, span, whole_number
 from lensd.api.unknown import unknown
 from lensd.diagnosis import bundle
-from lensd.diagnosis.diagnose import diagnose_row
+from lensd.diagnosis.diagnose import diagnose_row, of_matches
 from lensd.diagnosis.postmortem import of_incident
 from lensd.errors import (
     EvidenceError,
@@ -59,7 +58,7 @@ def build_app(backend: Backend) -> ASGIApp:
     """The ASGI app; every path but /healthz wants the bearer token, where there is one."""
     api = _Api(backend)
     paths: dict[str, Callable[[Request], Any]] = {
-        "requests": api.requests,
+        **{path: api.of_store(reads) for path, reads in lists.OF_THE_STORE.items()},
         "requests/{id:path}/diagnosis": api.diagnosis,  # ids are what callers choose: a slash in one is no fault
         "requests/{id:path}/bundle": api.request_bundle,
         "requests/{id:path}": api.request,
@@ -71,15 +70,14 @@ def build_app(backend: Backend) -> ASGIApp:
         "status": api.status,
         "coverage": api.coverage,
         "runbooks": api.runbooks,
-        "series": api.series,
         "memory": api.memory,
-        "gpus": api.gpus,
-        "deliveries": api.deliveries,
+        "gpus": api.of_store(lambda cursor, query, now: Listed(memory.gpus(cursor))),
         "changes": api.changes,
     }
     routes = [Route(f"{PREFIX}/{path}", endpoint) for path, endpoint in paths.items()]
     routes += [Route(f"{PREFIX}/incidents/{{id}}/{act}", api.act, methods=["POST"]) for act in ("ack", "close")]
     routes.append(Route(f"{PREFIX}/plan", api.plan, methods=["GET", "POST"]))
+    routes.append(Route(f"{PREFIX}/sql", api.select, methods=["POST"]))
     routes += [Route("/healthz", lambda _: Response("ok\n", media_type="text/plain")), Route("/metrics", api.metrics)]
     app = Starlette(routes=routes, exception_handlers={LensdError: _failed, HTTPException: _refused, Exception: _broken})
     return _Guarded(app, backend.token)
@@ -96,7 +94,7 @@ class _Guarded:
         if scope["type"] == "http" and self._wanted is not None and scope["path"] != "/healthz":
             scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._wanted):
-                await _error(401, "unauthorized", "this API wants the bearer token of the daemon's token file")(scope, receive, send)
+                await error(401, "unauthorized", "this API wants the bearer token of the daemon's token file")(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -105,31 +103,17 @@ class _Api:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def requests(self, request: Request) -> Response:
-        query = request.query_params
-        wanted = queries.RequestFilter(
-            key=query.get("key"),
-            model=query.get("model"),
-            engine=query.get("engine"),
-            status=whole_number(query, "status"),
-            outcome=query.get("outcome"),
-            label=query.get("label"),
-            session=query.get("session"),
-            since=instant(query, "since"),
-            until=instant(query, "until"),
-        )
-        limit, after = whole_number(query, "limit", least=1), query.get("cursor") or None
-        with self._reading() as cursor:
-            if ident := query.get("id"):
-                return _json({"items": _rows(queries.find_requests(cursor, ident)), "next": None})
-            try:
-                page = queries.list_requests(cursor, wanted, limit or queries.DEFAULT_PAGE, after)
-            except ValueError as error:
-                raise UsageError(f"cursor: {error}") from None
-        return _json({"items": _rows(page.items), "next": page.next})
+    def of_store(self, reads: lists.Reads) -> Callable[[Request], Response]:
+        """The endpoint of a list that is read from the store alone."""
+
+        def endpoint(request: Request) -> Response:
+            with self._reading() as cursor:
+                return listed(request, reads(cursor, request.query_params, time.time_ns() // 1000))
+
+        return endpoint
 
     def request(self, request: Request) -> Response:
-        return _json({"items": _rows(self._find(request.path_params["id"])), "next": None})
+        return listed(request, Listed(self._find(request.path_params["id"]), table="requests"))
 
     async def diagnosis(self, request: Request) -> Response:
         """Waits up to `wait` seconds for the request to come in and to settle."""
@@ -143,11 +127,12 @@ class _Api:
             await asyncio.sleep(0.1)
         if row is None:
             raise await run_in_threadpool(self._unknown, ident)
-        return _json(await run_in_threadpool(self._diagnose, row))
+        return json(await run_in_threadpool(self._diagnose, found))
 
-    def _diagnose(self, row: dict[str, Any]) -> Diagnosis:
+    def _diagnose(self, found: list[dict[str, Any]]) -> Diagnosis:
+        told, now = self._backend, time.time_ns() // 1000
         with self._reading() as cursor:
-            return diagnose_row(cursor, row, self._backend.runbooks, self._backend.params, self._backend.limits, time.time_ns() // 1000)
+            return of_matches(diagnose_row(cursor, found[0], told.runbooks, told.params, told.limits, now), len(found))
 
     def request_bundle(self, request: Request) -> Response:
         row = self._find(request.path_params["id"])[0]
@@ -183,16 +168,16 @@ class _Api:
     def session(self, request: Request) -> Response:
         """The calls of a session in order; none where nobody names such a session."""
         with self._reading() as cursor:
-            return _json({"items": _rows(queries.session_calls(cursor, request.path_params["id"])), "next": None})
+            return listed(request, Listed(queries.session_calls(cursor, request.path_params["id"])))
 
     def incidents(self, request: Request) -> Response:
         state = request.query_params.get("state") or None
         if state not in (None, *STATES):
             raise UsageError(f"state = {state!r} is none of {', '.join(STATES)}")
-        return _json({"items": in_order(i for i in self._incidents() if state is None or i.state == state), "next": None})
+        return listed(request, Listed(in_order(i for i in self._incidents() if state is None or i.state == state)))
 
     def incident(self, request: Request) -> Response:
-        return _json(self._incident(request.path_params["id"]))
+        return json(self._incident(request.path_params["id"]))
 
     def _incident(self, wanted: str) -> Incident:
         found = next((i for i in self._incidents() if i.incident_id == wanted), None)
@@ -203,7 +188,7 @@ class _Api:
     def post_mortem(self, request: Request) -> Response:
         found = self._incident(request.path_params["id"])
         with self._reading() as cursor:
-            return _json(of_incident(cursor, self._backend.runbooks, found))
+            return json(of_incident(cursor, self._backend.runbooks, found))
 
     def act(self, request: Request) -> Response:
         wanted = request.path_params["id"]
@@ -212,7 +197,7 @@ class _Api:
         if done is None:
             ended = any(i.incident_id == wanted for i in self._incidents())
             raise IncidentNotFoundError(f"incident {wanted} is resolved already" if ended else f"no incident {wanted}")
-        return _json(done)
+        return json(done)
 
     def _incidents(self) -> list[Incident]:
         with store_errors("read the incidents"):
@@ -220,102 +205,89 @@ class _Api:
 
     def status(self, request: Request) -> Response:
         with self._reading() as cursor:
-            engines = _rows(queries.engine_states(cursor))
-        return _json(self._backend.health() | {"engines": engines})
+            engines = [as_json(row) for row in queries.engine_states(cursor)]
+        return json(self._backend.health() | {"engines": engines})
 
     def coverage(self, request: Request) -> Response:
         now = time.time_ns() // 1000
         with self._reading() as cursor:
-            told = {"items": _rows(sources.links(cursor, now)), "not_read": sources.not_read(cursor, now)}
-            return _json(told | {"ids_recorded": sources.ids_recorded(cursor, now)})
+            told = {"items": [as_json(row) for row in sources.links(cursor, now)], "not_read": sources.not_read(cursor, now)}
+            return json(told | {"ids_recorded": sources.ids_recorded(cursor, now)})
 
     def runbooks(self, request: Request) -> Response:
         shown = ("id", "label", "title", "kind", "severity", "stage", "scope", "status", "fix", "sections")
-        return _json({"items": [{name: getattr(book, name) for name in shown} for book in self._backend.runbooks.values()], "next": None})
-
-    def series(self, request: Request) -> Response:
-        query = request.query_params
-        name = query.get("name", "")
-        if name not in queries.SERIES:
-            raise UsageError(f"no series {name!r}; known: {', '.join(sorted(queries.SERIES))}")
-        since, until = span(query, time.time_ns() // 1000)
-        of = queries.SeriesOf(query.get("engine") or None, query.get("host") or None, query.get("gpu") or None)
-        with self._reading() as cursor:
-            return _json({"items": _rows(queries.series(cursor, name, of, since, until)), "next": None})
+        return json({"items": [{name: getattr(book, name) for name in shown} for book in self._backend.runbooks.values()], "next": None})
 
     def memory(self, request: Request) -> Response:
         query = request.query_params
         since, until = span(query, time.time_ns() // 1000)
         with self._reading() as cursor:
-            return _json(memory.document(cursor, query.get("engine") or None, since, until))
-
-    def gpus(self, request: Request) -> Response:
-        with self._reading() as cursor:
-            return _json({"items": memory.gpus(cursor), "next": None})
+            return json(memory.document(cursor, query.get("engine") or None, since, until))
 
     async def plan(self, request: Request) -> Response:
         """GET: how long requests were, as far as the store knows. POST: a plan for the question in the body."""
         if request.method == "POST":
-            body = b""
-            async for part in request.stream():
-                body += part
-                if len(body) > plan.MOST_BODY_BYTES:
-                    break  # enough to refuse it
-            return await run_in_threadpool(self._planned, body)
+            return await run_in_threadpool(self._planned, await _body(request, plan.MOST_BODY_BYTES))
         return await run_in_threadpool(
             self._measured, request.query_params.get("engine") or None, request.query_params.get("model") or None
         )
 
     def _planned(self, body: bytes) -> Response:
         with self._reading() as cursor:
-            return _json(plan.planned(cursor, body))
+            return json(plan.planned(cursor, body))
 
     def _measured(self, engine: str | None, model: str | None) -> Response:
         with self._reading() as cursor:
-            return _json(plan.measured(cursor, engine, model))
+            return json(plan.measured(cursor, engine, model))
 
-    def deliveries(self, request: Request) -> Response:
+    async def select(self, request: Request) -> Response:
+        """A SELECT of the caller's own."""
+        question = sql.asked(await _body(request, sql.MOST_QUERY_BYTES))
+        return await run_in_threadpool(self._selected, request, question)
+
+    def _selected(self, request: Request, question: sql.Asked) -> Response:
         with self._reading() as cursor:
-            found = queries.rows(cursor, "select * from deliveries order by attempted_at desc limit 500")
-        return _json({"items": _rows(found), "next": None})
+            return arrow(sql.table(cursor, question)) if wants_arrow(request) else json(sql.answered(cursor, question))
 
-    def changes(self, request: Request) -> Response:
-        return _json({"seq": self._backend.health()["seq"]})
+    async def changes(self, request: Request) -> Response:
+        """A number that moves when something new is stored; waits up to `wait` seconds for one other than `since`."""
+        since = whole_number(request.query_params, "since")
+        until = time.monotonic() + min(seconds(request.query_params, "wait"), MAX_WAIT_S)
+        while (seq := self._backend.health()["seq"]) == since and time.monotonic() < until and not await request.is_disconnected():
+            await asyncio.sleep(0.1)
+        return json({"seq": seq})
 
     def metrics(self, request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """What was sent; of more than `most` bytes enough to refuse it."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            break
+    return body
 
 
 def _zip(content: bytes) -> Response:
     return Response(content, media_type="application/zip")
 
 
-def _failed(_: Request, error: Exception) -> Response:
-    assert isinstance(error, LensdError)
-    status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
-    return _error(status, error.code, str(error))
+def _failed(_: Request, failure: Exception) -> Response:
+    assert isinstance(failure, LensdError)
+    status = next((status for kind, status in _STATUS_OF.items() if isinstance(failure, kind)), 500)
+    return error(status, failure.code, str(failure))
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _refused(request: Request, failure: Exception) -> Response:
     """No such path, or not with this method."""
-    assert isinstance(error, HTTPException)
-    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
-    return _error(error.status_code, code, f"{error.detail}: {request.method} {request.url.path}")
+    assert isinstance(failure, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(failure.status_code, "refused")
+    return error(failure.status_code, code, f"{failure.detail}: {request.method} {request.url.path}")
 
 
-def _broken(_: Request, error: Exception) -> Response:
+def _broken(_: Request, failure: Exception) -> Response:
     """A fault of ours: the caller gets the error's kind in the one shape, the log gets the traceback."""
-    return _error(500, "bug", f"this is a fault of lensd: {type(error).__name__}; the daemon's log has the rest")
-
-
-def _error(status: int, code: str, message: str) -> Response:
-    return _json({"error": {"code": code, "message": message}}, status)
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Instants with their zone, so that they read as RFC 3339."""
-    return [{k: text_of(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
+    return error(500, "bug", f"this is a fault of lensd: {type(failure).__name__}; the daemon's log has the rest")

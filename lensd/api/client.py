@@ -14,17 +14,22 @@ from lensd.api.items import (
     GpuItem,
     Memory,
     Page,
+    RefusalItem,
     RequestItem,
     RunbookItem,
     SeriesPoint,
     ServerStatus,
     SessionCall,
+    SqlAnswer,
+    StageItem,
+    UsageItem,
 )
 from lensd.errors import LensdError, NoAnswerError, ServerError, UnauthorizedError, UsageError
 from lensd.memory.lengths import Lengths
 from lensd.records import Diagnosis, Incident, PostMortem
 
 BUNDLE_PATIENCE_S: Final = 50.0  # hours of scrapes are read, scrubbed and packed
+SQL_PATIENCE_S: Final = 10.0  # as long as a query may run
 PREFIX: Final = "/api/v1"
 MAX_BODY: Final = 64 * 1024 * 1024
 T = TypeVar("T")
@@ -160,9 +165,38 @@ class Client:
         since: Instant | None = None,
         until: Instant | None = None,
     ) -> tuple[SeriesPoint, ...]:
-        """One column over time: `engine_samples.waiting` of engines, `gpu_samples.util` of the GPUs of hosts."""
+        """One column over time: `engine_samples.waiting` of engines, `gpu_samples.util` of the GPUs of hosts, `requests.ttft_ms`."""
         query = {"name": name, "engine": engine, "host": host, "gpu": gpu, "since": since, "until": until}
         return self._get("/series", Page[SeriesPoint], query).items
+
+    def stages(
+        self,
+        *,
+        engine: str | None = None,
+        model: str | None = None,
+        key: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+    ) -> tuple[StageItem, ...]:
+        """How long requests were in each stage, the last hour where no time is given."""
+        query = {"engine": engine, "model": model, "key": key, "since": since, "until": until}
+        return self._get("/stages", Page[StageItem], query).items
+
+    def refusals(
+        self, *, key: str | None = None, since: Instant | None = None, until: Instant | None = None, limit: int | None = None
+    ) -> tuple[RefusalItem, ...]:
+        """What was refused, alike requests together, the last day where no time is given."""
+        return self._get("/refusals", Page[RefusalItem], {"key": key, "since": since, "until": until, "limit": limit}).items
+
+    def usage(
+        self, by: str = "key", *, since: Instant | None = None, until: Instant | None = None, limit: int | None = None
+    ) -> tuple[UsageItem, ...]:
+        """What was used by key, model or session, those that used most first; the last day where no time is given."""
+        return self._get("/usage", Page[UsageItem], {"by": by, "since": since, "until": until, "limit": limit}).items
+
+    def sql(self, query: str, limit: int = 1000) -> SqlAnswer:
+        """A SELECT over the public tables. Raises SqlRefusedError, SqlLimitError."""
+        return self._call("POST", "/sql", SqlAnswer, {}, SQL_PATIENCE_S, {"query": query, "limit": limit})
 
     def memory(self, *, engine: str | None = None, since: Instant | None = None, until: Instant | None = None) -> Memory:
         """Where the memory of the cards went, the last hour where no time is given; of one engine, or of all."""
@@ -180,35 +214,35 @@ class Client:
         """Attempts to tell a destination, newest first."""
         return self._get("/deliveries", Page[DeliveryItem]).items
 
-    def changes(self, since: int = 0) -> int:
-        """A number that moves when something new is stored."""
-        return self._get("/changes", Changes, {"since": since}).seq
+    def changes(self, since: int = 0, wait_s: float = 0.0) -> int:
+        """A number that moves when something new is stored, after waiting up to `wait_s` for one other than `since`."""
+        return self._get("/changes", Changes, {"since": since, "wait": f"{wait_s:g}" if wait_s > 0 else None}, wait_s).seq
 
     def _get(self, path: str, kind: type[T], query: dict[str, Any] | None = None, patience_s: float = 0.0) -> T:
         return self._call("GET", path, kind, query or {}, patience_s)
 
-    def _call(self, method: str, path: str, kind: type[T], query: dict[str, Any], patience_s: float = 0.0) -> T:
-        body = self._fetch(method, path, query, patience_s)
+    def _call(self, method: str, path: str, kind: type[T], query: dict[str, Any], patience_s: float = 0.0, sent: Any = None) -> T:
+        body = self._fetch(method, path, query, patience_s, sent)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url} gave no lensd answer to {path} ({error}): is --server right, and of this version?") from None
 
-    def _fetch(self, method: str, path: str, query: dict[str, Any], patience_s: float = 0.0) -> bytes:
+    def _fetch(self, method: str, path: str, query: dict[str, Any], patience_s: float = 0.0, sent: Any = None) -> bytes:
         given = urlencode({name: value for name, value in query.items() if value is not None})
         target = f"{self._parts.path.rstrip('/')}{PREFIX}{path}{'?' + given if given else ''}"
-        status, body = self._exchange(method, target, self._timeout_s + patience_s)
+        status, body = self._exchange(method, target, self._timeout_s + patience_s, None if sent is None else msgspec.json.encode(sent))
         if not 200 <= status < 300:
             raise self._refusal(status, body)
         return body
 
-    def _exchange(self, method: str, target: str, timeout_s: float) -> tuple[int, bytes]:
+    def _exchange(self, method: str, target: str, timeout_s: float, sent: bytes | None = None) -> tuple[int, bytes]:
         secure = self._parts.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = connect(self._parts.hostname or "", self._port, timeout=timeout_s)
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         try:
-            connection.request(method, target, headers=headers)
+            connection.request(method, target, sent, headers)
             answer = connection.getresponse()
             body = answer.read(MAX_BODY + 1)
         except TimeoutError:

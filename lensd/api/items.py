@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -137,13 +137,74 @@ class RunbookItem(Item, frozen=True, kw_only=True):
 
 
 class SeriesPoint(Item, frozen=True, kw_only=True):
-    """A step of a series: of an engine, or of a GPU of a host."""
+    """A step of a series: of an engine, or of a GPU of a host, one value; of requests, percentiles over those that began in it."""
 
     seen_at: str
     engine: str | None = None
     host: str | None = None
     gpu: str | None = None
     value: float | None = None
+    requests: int | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    sampled: float | None = None  # the part of the requests that was looked at
+
+
+class StageItem(Item, frozen=True, kw_only=True):
+    """How long requests were in a stage, or in all of them (`total`)."""
+
+    stage: str
+    requests: int
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    share: float | None = None  # of all these requests' time
+    sampled: float = 1.0  # the part of the requests that was looked at
+
+
+class RefusalItem(Item, frozen=True, kw_only=True):
+    """Requests that were refused alike; `request_id` is the last one's."""
+
+    decision: str | None = None
+    status: int | None = None
+    error_code: str | None = None
+    said_by: str | None = None
+    key_id: str | None = None
+    model: str | None = None
+    requests: int
+    first_at: str
+    last_at: str
+    request_id: str | None = None
+
+
+class UsageItem(Item, frozen=True, kw_only=True):
+    """What one key, model or session used; `name` None: not told."""
+
+    name: str | None = None
+    requests: int
+    errors: int  # failed, timed out, cut, lost
+    refused: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    ttft_p50_ms: float | None = None
+    ttft_p95_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    tpot_p95_ms: float | None = None
+
+
+class SqlColumn(Item, frozen=True, kw_only=True):
+    name: str
+    type: str  # as DuckDB calls it
+
+
+class SqlAnswer(Item, frozen=True, kw_only=True):
+    """Rows in the order of `columns`; `more`: there are others beyond the limit."""
+
+    columns: tuple[SqlColumn, ...]
+    items: tuple[tuple[Any, ...], ...]
+    more: bool = False
 
 
 class MemoryPart(Item, frozen=True, kw_only=True, omit_defaults=True):
@@ -262,6 +323,7 @@ class ServerStatus(Item, frozen=True, kw_only=True):
     store: str | None = None
     lag_s: float | None = None
     journal_bytes: int | None = None
+    left_out: dict[str, str] = {}  # damaged files that are not served, and what is wrong with each
     counts: dict[str, int] = {}
     engines: tuple[EngineState, ...] = ()
 

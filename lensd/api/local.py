@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from lensd_collectors.rows import IncidentRow, Row
+from lensd_collectors.rows import IncidentRow
 
 from lensd import rungs
-from lensd.api import plan
-from lensd.api.items import Coverage, Link, NotRead, Page, RequestItem, SessionCall, in_order, text_of
+from lensd.api import plan, sql
+from lensd.api.items import Coverage, Link, NotRead, Page, RequestItem, SessionCall, SqlAnswer, UsageItem, in_order, text_of
 from lensd.api.unknown import unknown
 from lensd.config import Config
 from lensd.diagnosis import bundle
-from lensd.diagnosis.diagnose import diagnose_row
+from lensd.diagnosis.diagnose import diagnose_row, of_matches
 from lensd.diagnosis.postmortem import of_incident
 from lensd.diagnosis.runbook import load
 from lensd.errors import IncidentNotFoundError
@@ -25,14 +25,17 @@ from lensd.memory.lengths import Lengths
 from lensd.receive.decode import Decoder
 from lensd.receive.ledger import last_facts
 from lensd.records import Diagnosis, Incident, PostMortem
-from lensd.store import queries, sources
-from lensd.store.arrow import batch_of
+from lensd.store import export as parquet
+from lensd.store import queries, sources, usage
+from lensd.store.arrow import Rows, batch_of
 from lensd.store.catalog import store_errors
 from lensd.store.folder import FolderStore
 from lensd.store.interface import Cursor, Store
 from lensd.store.segments import Scan, Signal
 from lensd.store.writer import replay
 from lensd.timeline.assembler import Assembler, touched
+
+DAY_US = 86_400_000_000
 
 
 class LocalReader:
@@ -70,10 +73,10 @@ class LocalReader:
 
     def diagnosis(self, id: str, wait_s: float = 0.0) -> Diagnosis:
         """The verdict on the newest request of that id; nothing more can come, so there is nothing to wait for."""
-        row = self._find(id)[0]
-        runbooks = load(self._config.runbooks.folders)
+        found, runbooks = self._find(id), load(self._config.runbooks.folders)
         with self._reading() as cursor:
-            return diagnose_row(cursor, row, runbooks, self._config.runbooks.params, self._config.timeline, _now())
+            told = diagnose_row(cursor, found[0], runbooks, self._config.runbooks.params, self._config.timeline, _now())
+        return of_matches(told, len(found))
 
     def request_bundle(self, id: str) -> bytes:
         """The zip of the newest request of that id."""
@@ -90,6 +93,25 @@ class LocalReader:
         """The calls of a session in order."""
         with self._reading() as cursor:
             return tuple(msgspec.convert(_texts(row), SessionCall) for row in queries.session_calls(cursor, id))
+
+    def usage(
+        self, by: str = "key", *, since: int | None = None, until: int | None = None, limit: int | None = None
+    ) -> tuple[UsageItem, ...]:
+        """What was used by key, model or session; the last day where no time is given."""
+        until = _now() if until is None else until
+        with self._reading() as cursor:
+            found = usage.usage(cursor, by, max(0, until - DAY_US) if since is None else since, until, limit or queries.MAX_PAGE)
+        return tuple(msgspec.convert(row, UsageItem) for row in found)
+
+    def sql(self, query: str, limit: int = 1000) -> SqlAnswer:
+        """A SELECT over the public tables. Raises SqlRefusedError, SqlLimitError."""
+        with self._reading() as cursor:
+            return sql.answered(cursor, sql.Asked(query, limit))
+
+    def export(self, folder: Path, tables: tuple[str, ...], span: parquet.Span, tell: parquet.Tell) -> Iterator[parquet.Written]:
+        """Write tables as Parquet files, with what the journal holds and the files do not yet."""
+        with self._reading() as cursor:
+            yield from parquet.export(cursor, folder, tables, span, tell)
 
     def coverage(self) -> Coverage:
         """What told the store something, and when it did last."""
@@ -145,7 +167,7 @@ def _add_undrained(store: FolderStore, folder: Path, config: Config) -> None:
     with store.cursor() as cursor:
         decoder = Decoder(facts=last_facts(cursor))
 
-    def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> dict[str, list[Row]]:
+    def decode_noting(kind: Signal, payload: bytes, received_at_us: int) -> Rows:
         rows = decoder.decode(kind, payload, received_at_us)
         for trace, since in touched(rows).items():
             traces[trace] = min(since, traces.get(trace, since))

@@ -9,6 +9,8 @@ from lensd.errors import UsageError
 
 MAX_INT = (1 << 31) - 1
 MAX_INSTANT_US = 253_402_300_799_000_000  # the end of the year 9999
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
 
 
 def whole_number(query: QueryParams, name: str, least: int = 0) -> int | None:
@@ -49,10 +51,10 @@ def instant(query: QueryParams, name: str) -> int | None:
     return at
 
 
-def span(query: QueryParams, now: int) -> tuple[int, int]:
-    """`since` and `until` in microseconds since the epoch; the hour before `until`, `until` now, where they are not there."""
+def span(query: QueryParams, now: int, length: int = HOUR_US) -> tuple[int, int]:
+    """`since` and `until` in microseconds since the epoch; `length` before `until`, `until` now, where they are not there."""
     until = now if (given := instant(query, "until")) is None else given
-    since = max(0, until - 3600 * 1_000_000) if (given := instant(query, "since")) is None else given
+    since = max(0, until - length) if (given := instant(query, "since")) is None else given
     if since > until:
         raise UsageError("since is later than until")
     return since, until

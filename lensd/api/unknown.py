@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lensd.errors import EvidenceError, IdsNotRecordedError, LensdError, RequestNotFoundError
 from lensd.store import sources
 from lensd.store.interface import Cursor
+from lensd.store.kept import deleted
 
 
 def unknown(cursor: Cursor, ident: str, line_for: Callable[[str], str], now: int) -> LensdError:
@@ -12,6 +13,9 @@ def unknown(cursor: Cursor, ident: str, line_for: Callable[[str], str], now: int
 
     `line_for` gives what adds a source of ids to the engine of that name; `now` is in microseconds since the epoch.
     """
+    gone = deleted(cursor, ident)
+    if gone is not None:
+        return RequestNotFoundError(f"no request {ident} any more: it was {gone}")
     engines = sources.engines(cursor)
     line = line_for(engines[0] if len(engines) == 1 else "NAME")
     if sources.named_in_log(cursor, ident):

@@ -13,9 +13,12 @@ COMMANDS: Final = {
     "bundle": ("bundle", "cli"),
     "requests": ("requests", "cli"),
     "incidents": ("incidents", "cli"),
+    "usage": ("usage", "cli"),
+    "sql": ("sql", "cli"),
     "runbooks": ("runbooks", "cli"),
     "plan": ("plan", "cli"),
     "keys": ("keys", "cli"),
+    "store": ("store", "cli"),
     "config": ("config", "cli"),
     "attach": ("attach", "agent"),
     "doctor": ("doctor", "agent"),
@@ -49,12 +52,39 @@ def run(arguments: list[str]) -> int:
     verb = next((a for a in arguments if not a.startswith("-")), None)
     extra = COMMANDS[verb][1] if verb in COMMANDS else "cli"
     try:
-        return _run(_app(verb), arguments)
+        return _ended(verb, arguments)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] in ("lensd", "lensd_collectors", "lensd_dashboards"):
             raise  # a module of ours that is missing is a bug
         told = f"this needs the {extra} extra ({error.name} is not installed): pip install 'lensd[{extra}]'"
         return _fail(arguments, "extra-missing", told, 2)
+
+
+def _ended(verb: str | None, arguments: list[str]) -> int:
+    """Exit status of the call; expected failures are told."""
+    from lensd.errors import LensdError
+
+    try:
+        return _called(verb, arguments)
+    except LensdError as error:
+        return _fail(arguments, error.code, str(error), error.exit_status)
+    except (BrokenPipeError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if _wants_json(arguments):
+            _print_error("bug", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _called(verb: str | None, arguments: list[str]) -> int:
+    if verb == "diagnose" == arguments[0] and COMPLETING not in os.environ:
+        from lensd.cli import plain
+
+        if (asked := plain.diagnose(arguments)) is not None:
+            from lensd.cli.verdict import ask
+
+            return ask(asked)
+    return _run(_app(verb), arguments)
 
 
 def _app(verb: str | None) -> object:
@@ -98,8 +128,6 @@ def _run(app: object, arguments: list[str]) -> int:
     """A verb returns its exit status. Typer's own way of ending hides a closed pipe and says a usage error in four lines."""
     import typer
 
-    from lensd.errors import LensdError
-
     usage_error = cast(type[Exception], typer.BadParameter.__mro__[1])  # typer does not name it
     command = typer.main.get_command(app)  # type: ignore[arg-type]
     if COMPLETING in os.environ:
@@ -111,14 +139,6 @@ def _run(app: object, arguments: list[str]) -> int:
         return ended.exit_code
     except usage_error as error:
         return _misused(arguments, error)
-    except LensdError as error:
-        return _fail(arguments, error.code, str(error), error.exit_status)
-    except (BrokenPipeError, ModuleNotFoundError):
-        raise
-    except Exception as error:
-        if _wants_json(arguments):
-            _print_error("bug", f"{type(error).__name__}: {error}")
-        raise
     return status if isinstance(status, int) else 0
 
 

@@ -1,18 +1,12 @@
 """`lensd triage`: the verdict on files."""
 
-import contextlib
-import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from lensd.cli import options as o
-
-PATIENCE_S: Final = 2.0  # so long nobody wonders
-EVERY_S: Final = 0.5
+from lensd.cli.progress import progress
 
 
 def register(app: typer.Typer) -> None:
@@ -50,32 +44,6 @@ def triage(
     vocabulary = read_labels(labels) if labels is not None else None
     most = int(max_bytes) if max_bytes.isdecimal() and int(max_bytes) else size(max_bytes)
     books = load([*loaded.runbooks.folders, *(folder or ())])
-    with _progress() as told:
+    with progress() as told:
         found = run(paths, books, loaded.runbooks.params, loaded.timeline, vocabulary, Intake(most, told))
     return o.print_diagnosis(found, o.Format.JSON if json_flag else form, quiet, fail_on)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """At a terminal, one line that says what is being done once it takes longer than people expect."""
-    doing = [""]
-    done = threading.Event()
-
-    def show() -> None:
-        waited = PATIENCE_S
-        while not done.wait(PATIENCE_S if waited == PATIENCE_S else EVERY_S):
-            line = "".join(ch if ch.isprintable() else "?" for ch in doing[0])[:90]
-            print(f"\rlensd: {line}, {waited:.0f} s\x1b[K", end="", file=sys.stderr, flush=True)
-            waited += EVERY_S
-        if waited > PATIENCE_S:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    thread = threading.Thread(target=show, daemon=True)
-    if sys.stderr.isatty():
-        thread.start()
-    try:
-        yield lambda what: doing.__setitem__(0, what)
-    finally:
-        done.set()
-        if thread.is_alive():
-            thread.join()

@@ -31,10 +31,11 @@ def until(what, seconds=LIMIT_S):
 class Daemon:
     def __init__(self, folder, hook_url="http://127.0.0.1:9/"):
         self.folder, self.store = folder, folder / "store"
-        self.otlp, self.api = free_port(), free_port()
+        self.otlp, self.otlp_grpc, self.api = free_port(), free_port(), free_port()
         self.config = folder / "lensd.toml"
         self.config.write_text(
             f'[serve]\nstore = "{self.store}"\notlp = "127.0.0.1:{self.otlp}"\napi = "127.0.0.1:{self.api}"\nevaluate_every_s = 0.2\n'
+            f'otlp_grpc = "127.0.0.1:{self.otlp_grpc}"\n'
             f'[[alerts.webhooks]]\nname = "hook"\nurl = "{hook_url}"\n'
         )
         self.process = None

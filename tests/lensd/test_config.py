@@ -94,6 +94,12 @@ def test_a_variable_outdoes_the_file_and_leaves_its_neighbours():
             '[serve]\notlp = "127.evil.org:4318"',
             "serve.otlp = 127.evil.org:4318 is reachable from outside: set serve.token_file, or listen on 127.0.0.1",
         ),
+        (
+            '[serve]\notlp_grpc = "0.0.0.0:4317"',
+            "serve.otlp_grpc = 0.0.0.0:4317 is reachable from outside: set serve.token_file, or listen on 127.0.0.1",
+        ),
+        ('[serve]\notlp_grpc = "4317"', "serve.otlp_grpc = '4317' is no address to listen on: write host:port, such as 127.0.0.1:8600"),
+        ("[serve.limits]\nmax_records = 0", "lensd.toml: serve.limits.max_records: expected int >= 1"),
         ('[serve]\npublic_url = "lensd.example"', "serve.public_url = 'lensd.example' is no URL: write http://host:8501"),
     ],
 )
@@ -101,6 +107,10 @@ def test_what_does_not_hold_is_named_as_the_user_wrote_it(text, said):
     with pytest.raises(ConfigError) as caught:
         load(written(text), environ={})
     assert str(caught.value) == said
+
+
+def test_the_grpc_door_may_be_left_out():
+    assert load(written('[serve]\notlp_grpc = ""'), environ={}).serve.otlp_grpc == ""
 
 
 @pytest.mark.parametrize(

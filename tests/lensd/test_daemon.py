@@ -104,12 +104,14 @@ def test_a_dead_engine_is_told_once_whatever_becomes_of_the_daemon(tmp_path):
     assert [(body["status"], body["commonLabels"]["alertname"]) for body in got] == [("firing", "engine-crash")]
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(daemon):
+@pytest.mark.parametrize("setting", ["otlp", "otlp_grpc"])
+def test_a_port_that_is_taken_is_said_in_one_line(daemon, setting):
+    port = getattr(daemon, setting)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", daemon.otlp))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
         done = daemon.lensd("serve")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"cannot listen on 127.0.0.1:{daemon.otlp}" in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use; set serve.{setting} to a free one" in done.stderr
     assert not daemon.store.exists()

@@ -161,7 +161,7 @@ def up(tmp_path, *, taken=None):
     (tmp_path / "keys.toml").write_text("")
     (tmp_path / "lensd.toml").write_text(
         f'[serve]\nstore = "{tmp_path}/store"\notlp = "127.0.0.1:{ports["otlp"]}"\napi = "127.0.0.1:{ports["api"]}"\n'
-        f'[gateway]\nlisten = "127.0.0.1:{ports["gateway"]}"\nkeys_file = "{tmp_path}/keys.toml"\nupstreams = [{{url = "http://127.0.0.1:9"}}]\n'
+        f'otlp_grpc = ""\n[gateway]\nlisten = "127.0.0.1:{ports["gateway"]}"\nkeys_file = "{tmp_path}/keys.toml"\nupstreams = [{{url = "http://127.0.0.1:9"}}]\n'
     )
     command = [sys.executable, "-m", "lensd", "up", "--no-dashboard", "--config", str(tmp_path / "lensd.toml")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), ports

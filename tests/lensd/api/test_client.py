@@ -181,6 +181,23 @@ CALLS: list[tuple[Call, Any, tuple[str, str, dict[str, str]]]] = [
     (lambda c: c.gpus(), page({"gpu": "0", "host": "h0"}), ("GET", "/gpus", {})),
     (lambda c: c.deliveries(), page(DELIVERY), ("GET", "/deliveries", {})),
     (lambda c: c.changes(41), {"seq": 42}, ("GET", "/changes", {"since": "41"})),
+    (lambda c: c.changes(41, wait_s=5), {"seq": 42}, ("GET", "/changes", {"since": "41", "wait": "5"})),
+    (
+        lambda c: c.stages(engine="e1", key="k", since=1, until=2),
+        page({"stage": "queue", "requests": 3, "p95_ms": 1.5}),
+        ("GET", "/stages", {"engine": "e1", "key": "k", "since": "1", "until": "2"}),
+    ),
+    (
+        lambda c: c.refusals(since=1),
+        page({"requests": 1, "first_at": "2026-11-29T14:55:30Z", "last_at": "2026-11-29T14:55:30Z"}),
+        ("GET", "/refusals", {"since": "1"}),
+    ),
+    (
+        lambda c: c.usage("model", since=1, until=2, limit=3),
+        page({"requests": 1, "errors": 0, "refused": 0, "prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 2}),
+        ("GET", "/usage", {"by": "model", "since": "1", "until": "2", "limit": "3"}),
+    ),
+    (lambda c: c.sql("select 1"), {"columns": [{"name": "1", "type": "INTEGER"}], "items": [[1]]}, ("POST", "/sql", {})),
 ]
 
 

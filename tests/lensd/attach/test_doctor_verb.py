@@ -9,7 +9,7 @@ import time
 import msgspec
 import pytest
 from lensd_collectors.rows import EngineSample, Event, SpanRow
-from pretending import CAPTURES, DOOR, INSIDE, SENDS, SPANS, TRACED, pretending
+from pretending import BY_GRPC, CAPTURES, DOOR, INSIDE, SENDS, SPANS, TRACED, pretending
 from seeded import TOKEN, served
 
 from lensd.cli.main import run
@@ -146,6 +146,7 @@ def test_an_engine_that_does_not_answer(folder):
         ((), {}, "warn", "vLLM sends none", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"),
         (SPANS, TRACED, "warn", "none has come in a day", "has one?"),
         (SPANS, {**TRACED, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, "fail", "by gRPC", "PROTOCOL=http/protobuf"),
+        (BY_GRPC, {**TRACED, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, "warn", "none has come in a day", "has one?"),
         (("--otlp-traces-endpoint", DOOR), TRACED, "fail", "adds no path", f"{DOOR}/v1/traces"),
         (("--otlp-traces-endpoint", "http://127.0.0.1:9999"), TRACED, "warn", "go to http://127.0.0.1:9999", ""),
     ],

@@ -133,6 +133,14 @@ def test_the_way_through_a_daemon_imports_nothing_heavy(lensd, environ, argument
     assert done.stderr.splitlines()[-1] == "heavy: []", done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("diagnose", "wrong-key-1"), ("diagnose", "--json", "wrong-key-1"), ("diagnose", "--last", "-q")])
+def test_a_plain_diagnose_through_a_daemon_needs_no_typer(lensd, environ, arguments):
+    with served() as url:
+        done = lensd(*arguments, command=(sys.executable, "-c", BLOCK.format(module="typer")), env=environ | {"LENSD_URL": url})
+    assert (done.returncode, done.stderr) == (3 if "wrong-key-1" in arguments else 0, "")
+    assert done.stdout
+
+
 BLOCK = """
 import sys
 class Missing:
@@ -148,7 +156,7 @@ main()
 @pytest.mark.parametrize(
     ("module", "extra", "arguments"),
     [
-        ("typer", "cli", ("diagnose", "ok-1")),
+        ("typer", "cli", ("requests", "ls")),
         ("typer", "cli", ("--help",)),
         ("typer", "cli", ()),
         ("duckdb", "cli", ("diagnose", "ok-1", "--store", "store")),

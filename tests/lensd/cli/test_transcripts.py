@@ -57,7 +57,7 @@ def place(tmp_path_factory):
     _fill(folder / "agents", requests=[_turn(n, tokens) for n, tokens in enumerate((900, 2100, None, 3400), 1)])
     for name, text in {
         "lensd.toml": CONFIG, "token": TOKEN, "wrong-token": "nonsense", "keys.toml": KEYS, "bad.toml": '[serve]\nstor = "x"\n',
-        "logs/resp.txt": REFUSED, "damaged/store.json": "zzz", "garbage/store.json": '{"schema_version":1}', "garbage/main.duckdb": "zzz",
+        "logs/resp.txt": REFUSED, "damaged/store.json": "zzz", "garbage/store.json": '{"schema_version":2}', "garbage/main.duckdb": "zzz",
         "8b/config.json": MODEL, "new/config.json": MODEL.replace("llama", "never_heard_of"), "list/config.json": "[]",
         "newer/store.json": '{"schema_version":99}', "empty/.keep": "", "binary/ls": "\x7fELF\0\0\0",
         "secrets.toml": '[gateway]\nupstreams = [{url = "http://user:s3cr3t@e0:8000"}]\n[[alerts.webhooks]]\nname = "ops"\n'

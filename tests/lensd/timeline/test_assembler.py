@@ -272,7 +272,9 @@ def test_more_than_one_step_takes_is_left_for_the_next_oldest_first(run, monkeyp
 def test_a_span_from_long_ago_does_not_take_the_others_along(run, monkeypatch):
     read = []
     gather = module.gather
-    monkeypatch.setattr(module, "gather", lambda cursor, traces, since: read.append((len(traces), since)) or gather(cursor, traces, since))
+    monkeypatch.setattr(
+        module, "gather", lambda cursor, traces, since, until: read.append((len(traces), since)) or gather(cursor, traces, since, until)
+    )
     run.receive(Call(1, at=-86_400 * 300).all(), Call(2, at=0).all())
     run.step(1)
     assert len(run.rows()) == 2
