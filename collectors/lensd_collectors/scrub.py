@@ -38,6 +38,9 @@ _TEXTS: Final = tuple(  # a word, the name that holds it, and whether that count
         ("arguments", "arguments", True),
         ("input", "input", False),
         ("text", "text", False),
+        ("completion", "completions?", False),
+        ("generated_text", "generated_text", True),
+        ("_body", "(?:request|response)_body", True),
         ("reasoning", "reasoning", False),
         ("system", "system", False),
         ("instructions", "instructions", False),
@@ -61,13 +64,15 @@ _TO_THE_END: Final = tuple(
         ("generated response ", r"\S+(?: \([\w ]+\))?: output: (?P<v>.*?)(?=, finish_reason: \w+$|\Z)"),
     )
 )
-_TOKEN_IDS: Final = re.compile(r"token_ids\\*[\"']?\s*[:=]\s*(?P<v>\[[^\]]*\]?)")
+_TOKEN_IDS: Final = re.compile(r"token[_ ]ids\\*[\"']?\s*[:=]\s*(?P<v>\[[^\]]*\]?)")
 # Pydantic shows the offending input, up to its type
 _INPUT_VALUE: Final = re.compile(r"input_value=(?P<v>(?:'(?:[^'\\\n]|\\.)*+'?|\"(?:[^\"\\\n]|\\.)*+\"?)?+[^\n]*?)(?=, input_type=|\n|\Z)")
 
 # Keys under their names: api_key='...', "api_key": [...], --api-key ..., Authorization: Bearer ..., ("cookie", "...")
 _KEY_NAME: Final = re.compile(
-    r"(?:api[_-]?keys?|(?:access|auth|hf|hub|bearer|session|refresh)[_-]?token|passw(?:or)?d|secret(?:[_-]?key)?|cookie|authorization)"
+    r"(?:api[_-]?keys?|(?:master|virtual|subscription|private|access)[_-]key|(?<=[\"'])token(?=[\"'\\])"
+    r"|(?:access|auth|hf|hub|bearer|session|refresh|security|databricks|github|api)[_-]?token|passw(?:or)?d"
+    r"|secret(?:(?:[_-]access)?[_-]?key)?|cookie|authorization)"
     r"(?:[\"'\\]*\s*[=:]\s*|[\"'],\s*b?(?=[\"'])|(?P<space>\s+))"
 )
 _COOKIES: Final = re.compile(r"cookie:[ \t]*(?P<v>[^\n]*)")
@@ -94,15 +99,34 @@ _AUTH_WORDS: Final = frozenset(  # "basic auth is off" names no credential
      "keys", "not", "of", "or", "scheme", "schemes", "token", "tokens", "was")
 )  # fmt: skip
 _FORMS: Final = (
-    re.compile(r"\b(?:[spr]k-[\w-]{6,}|hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}\b)"),
+    re.compile(
+        r"\b(?:[spr]k-[\w-]{6,}|hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}\b|AIza[\w-]{30,}|gsk_[A-Za-z0-9]{20,}"
+        r"|lsv2_(?:pt|sk)_\w{10,}|nvapi-[\w-]{20,}|xox[abeoprs]-[\w-]{10,})"
+    ),
     re.compile(r"\beyJ[\w-]{8,}+(?:\.[\w.-]+|(?P<no>))"),  # matches to the end of the word in any case, so as not to begin in it again
 )
-_GITHUB: Final = re.compile("gh[pousr]_")
+_OTHERS: Final = re.compile("gh[pousr]_|gsk_|lsv2_")
+_DATA: Final = re.compile(r"data:[\w.+/;=-]*;base64,(?P<v>[\w+/=%-]{8,})")  # an image, a sound
 _USER: Final = re.compile(r"://(?P<v>[^/\s@:\"']+:(?P<password>[^/\s@\"']+))@")
 _QUERIES: Final = (
     re.compile(r"\?(?<=[\w/]\?)(?P<v>[\w.%~\[\]-]+=[^\s\"'<>]*)"),
     re.compile(r"\"[a-z]{3,7} /[^ ?\"]*\?(?P<v>[^ \"]*)(?= http/)"),
 )
+
+
+# A text in which none of these stands loses nothing: each condition in `spans` needs one of them.
+_WORDS: Final = (
+    "token", "prompt", "content", "message", "put", "argument", "text", "system", "reasoning", "instruction", "received request ",
+    "generated response ", "response_body=", "json body: ", "key", "secret", "cookie", "passw", "authorization", "bearer", "basic", "k-",
+    "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "eyj", "akia", "aiza", "gsk_", "lsv2_", "nvapi-", "xox", "base64,", "completion",
+    "_body", "@", "?",
+)  # fmt: skip
+
+
+def is_suspect(text: str) -> bool:
+    """Whether something in the text may have to go. False for several texts joined into one says so of each: that is quick to ask."""
+    lower = text.lower()
+    return any(word in lower for word in _WORDS)
 
 
 def is_placeholder(secret: str) -> bool:
@@ -145,12 +169,13 @@ def spans(line: str) -> list[Span]:
     low_line, token = "_" in lower, "token" in lower
     if (
         token or "prompt" in lower or "content" in lower or "message" in lower or "put" in lower or "argument" in lower
-        or "text" in lower or "system" in lower or "reasoning" in lower or "instruction" in lower
+        or "text" in lower or "system" in lower or "reasoning" in lower or "instruction" in lower or "completion" in lower
+        or (low_line and "_body" in lower)
     ):  # fmt: skip
         _texts(lower, found)
     if (
         ("d re" in lower and ("received request " in lower or "generated response " in lower)) or "details: prompt: " in lower
-        or (low_line and ("token_ids" in lower or "input_value=" in lower or "response_body=" in lower))
+        or (token and "token ids" in lower) or (low_line and ("token_ids" in lower or "input_value=" in lower or "response_body=" in lower))
         or ("j" in lower and "json body: " in lower)
     ):  # fmt: skip
         _request_lines(lower, found)
@@ -162,12 +187,14 @@ def spans(line: str) -> list[Span]:
     if "b" in lower and ("bearer" in lower or "basic" in lower):
         _credentials(lower, found)
     if (
-        "k-" in lower or (low_line and ("hf_" in lower or ("gh" in lower and _GITHUB.search(lower))))
-        or ("j" in lower and "eyj" in lower) or "akia" in lower
+        "k-" in lower or (low_line and ("hf_" in lower or _OTHERS.search(lower)))
+        or ("j" in lower and "eyj" in lower) or "akia" in lower or ("z" in lower and "aiza" in lower) or "nvapi-" in lower or "xox" in lower
     ):  # fmt: skip
         for match in (match for pattern in _FORMS for match in pattern.finditer(line)):
             if match.lastgroup is None and not is_placeholder(match[0]):
                 found.append(Span(*match.span(), KEY))
+    if "base64," in lower:
+        found += [Span(*match.span("v"), CONTENT) for match in _DATA.finditer(lower)]
     if "@" in lower:
         found += [Span(*match.span("v"), KEY) for match in _USER.finditer(lower) if not is_placeholder(match["password"])]
     if "?" in lower:
@@ -254,7 +281,7 @@ def _request_lines(lower: str, found: list[Span]) -> None:
     for word, pattern in _TO_THE_END:
         if word in lower:
             found += [Span(*match.span("v"), CONTENT) for match in pattern.finditer(lower)]
-    if "token_ids" in lower:
+    if "token_ids" in lower or "token ids" in lower:
         found += [Span(*match.span("v"), CONTENT) for match in _TOKEN_IDS.finditer(lower) if match["v"] != "[]"]
     if "input_value=" in lower:
         found += [Span(*match.span("v"), CONTENT) for match in _INPUT_VALUE.finditer(lower)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lensd_collectors.scrub import CONTENT, KEY, is_placeholder, scrub, segments, spans
+from lensd_collectors.scrub import CONTENT, KEY, is_placeholder, is_suspect, scrub, segments, spans
 
 LOG = Path(__file__).parents[1] / "captures" / "vllm-0.32.0" / "startup-err-max-len-gt-derived.log"
 
@@ -103,6 +103,7 @@ KEPT = [
 @pytest.mark.parametrize("line", PLANTED)
 def test_planted_text_goes(line: str) -> None:
     assert "planted" not in scrub(line)
+    assert is_suspect(line)
 
 
 @pytest.mark.parametrize("line", KEPT)
@@ -145,6 +146,7 @@ def test_a_key_is_no_example(key: str) -> None:
 
 def test_token_ids_go() -> None:
     assert scrub("prompt_token_ids: [1, 22, 333], lora_request: None") == "prompt_token_ids: [content], lora_request: None"
+    assert scrub("prompt token ids: [1, 22, 333].") == "prompt token ids: [content]."
 
 
 @pytest.mark.parametrize("line", PLANTED)

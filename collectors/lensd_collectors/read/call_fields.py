@@ -67,6 +67,7 @@ _SPANS: Final = {
         "ttft": "", "timetofirsttoken": "", "firsttoken": "", "firsttokenafter": "", "firstcontentafter": "", "timetofirstbyte": "",
         "ttfb": "", "promptevalduration": "ns", "prefill": "", "prefilltime": "",
         "upstreamheadertime": "s", "uht": "s", "timestarttransfer": "s", "firstchunkafter": "", "firstbyte": "", "headersafter": "",
+        "firstchunk": "", "firstcontent": "",
         "latenciesproxy": "ms", "edgetimetofirstbyte": "ms",
     },
     "upstream_ms": {
@@ -83,7 +84,7 @@ _SPANS: Final = {
     "retry_after_ms": {"retryafter": "s"},
     "max_gap_ms": {
         "maxgap": "", "longestgap": "", "gap": "", "lastchunkage": "", "sincelastchunk": "", "lastchunkago": "", "gapmsmax": "ms",
-        "gapmax": "", "maxgapms": "ms",
+        "gapmax": "", "maxgapms": "ms", "gapp99": "", "p99gap": "", "gapp95": "", "p95gap": "",
     },
 }  # fmt: skip
 _TOKENS_FIRST: Final = (
@@ -92,6 +93,8 @@ _TOKENS_FIRST: Final = (
     "firsttoken",
     "firsttokenafter",
     "firstcontentafter",
+    "firstchunk",
+    "firstcontent",
     "promptevalduration",
     "prefill",
     "prefilltime",

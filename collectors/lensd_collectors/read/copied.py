@@ -11,7 +11,7 @@ from lensd_collectors.read.lines import Clock
 from lensd_collectors.read.strays import Strays
 from lensd_collectors.read.stream import CHUNK, CUT, EVENT, HEADER, SUMMARY, TIMED, ReadTable, Stream
 from lensd_collectors.read.write_out import WriteOut
-from lensd_collectors.rows import ConfigFact, HttpExchange, Instant, Row
+from lensd_collectors.rows import ConfigFact, Event, HttpExchange, Instant, Row
 
 _UNBUFFERED: Final = re.compile(r"\bcurl\b.*\s(?:-[a-zA-Z]*N[a-zA-Z]*|--no-buffer)(?=\s)")  # so that pieces are seen as they come
 _DIGITS: Final = re.compile(r"\d+")
@@ -27,6 +27,9 @@ _FORM: Final = re.compile(
 _LONGEST_GAP: Final = re.compile(
     r"\b(?:max|longest|largest|biggest)\w*[ _-]*(?:gap|itl|silence|pause|stall|inter)|\b(?:gap|itl)\w*[ _-]*max", re.IGNORECASE
 )
+_ECHO: Final = re.compile(r"\s*\^[A-Z\\]\s*")  # as a terminal shows Ctrl-C
+_SAVED: Final = re.compile(r"\bcurl\b.*\s(?:-o|--output)[ =]?['\"]?(?!/dev/null\b)(?P<file>[^\s'\"]+)")
+_SHOWN: Final = re.compile(r"^\S+ (?:cat|jq \S+|less|head|tail)(?: -\S+)* ['\"]?(?P<file>[^\s'\"|;]+)")
 _FAILED: Final = re.compile(r"\b(?:fail\w*|error|timed? ?out|aborted|gave up|giving up)\b", re.IGNORECASE)
 
 
@@ -46,6 +49,8 @@ class Copied:
         self._failed: Exchange | None = None
         self._table: ReadTable | None = None
         self._write_out = WriteOut("")
+        self._saved = ""  # where the last command put its answer
+        self._echoed: list[Row] = []
         self._command = self._asked_line = ""
         self._server: str | None = None
         self._begun: dict[str, tuple[dict[str, Any], int]] = {}  # calls by their own id
@@ -58,6 +63,26 @@ class Copied:
         self._waited: tuple[float, int] | None = None  # a failure's duration, told before it
         self._at: Instant | None = None
         self._unread = 0
+
+    def _echo(self, line: str, rows: list[Row]) -> None:
+        """What a terminal echoes of somebody's key happened when the next line was written, not the one before."""
+        if _ECHO.fullmatch(line):
+            self._echoed = rows
+        elif self._echoed and self._at is not None and forms.STAMP.match(line):
+            for row in self._echoed:
+                if isinstance(row, Event):
+                    row.seen_at = self._at
+            self._echoed = []
+
+    def _shown(self, command: str) -> bool:
+        """Whether a command prints the answer that the call before had put into a file: its body comes now."""
+        shown = _SHOWN.match(command)
+        last = self._done[-1] if self._done else None
+        if shown is None or shown["file"] != self._saved or last is None or last.body or last.row.src is None:
+            return False
+        self._open = self._done.pop()
+        self._open.in_body = True
+        return True
 
     def _long(self, line: str, number: int) -> None:
         """A line that can be nothing but a body, or a piece of a stream."""
@@ -116,6 +141,7 @@ class Copied:
             self._request["key_id"] = key
             self._request_places["key_id"] = number
         self._write_out = WriteOut(line) if match is None else self._write_out
+        self._saved = saved["file"] if (saved := _SAVED.search(line)) is not None else ""
         if match is None and _UNBUFFERED.search(line):
             self._request["streaming"], self._request_places["streaming"] = True, number
         self._command = line if line.endswith("\\") and match is None else ""

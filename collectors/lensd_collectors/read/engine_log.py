@@ -39,6 +39,12 @@ _NOBODY: Final = "None/None"  # the process of a line that names none
 _ERRORS: Final = frozenset(("ERROR", "CRITICAL"))
 _ZONE: Final = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$")
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
+_IDS: Final = re.compile(r"(?P<name>\bprompt[ _]token[ _]ids: )\[(?P<ids>\d+(?:, ?\d+)*)\]")
+
+
+def _counted(match: re.Match[str]) -> str:
+    """How many tokens a prompt has, in place of the tokens."""
+    return f"{match['name']}<{match['ids'].count(',') + 1} ids>"
 
 
 class LineReader:
@@ -106,7 +112,7 @@ class LineReader:
     def _line(self, text: str, whole: Whole, at_us: int | None) -> list[Row]:
         if not text or text.isspace():
             return []
-        text = scrub(text)
+        text = scrub(_IDS.sub(_counted, text) if "oken" in text else text)
         frame = next((match for pattern in self._dialect.frames if (match := pattern.match(text)) is not None), None)
         bare = loose(text) if frame is None else None
         parts: Mapping[str, str | None] = bare.parts if bare is not None else frame.groupdict() if frame is not None else {}

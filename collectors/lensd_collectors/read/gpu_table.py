@@ -20,7 +20,7 @@ from lensd_collectors.read.cells import instant_of
 from lensd_collectors.read.delimited import BLANKS, DELIMITERS, Cells, Header
 from lensd_collectors.read.process_table import HostTable
 from lensd_collectors.read.prometheus import instant_in_name
-from lensd_collectors.read.series import has_engine, is_series
+from lensd_collectors.read.series import has_engine
 from lensd_collectors.read.series import samples_of as series_of
 from lensd_collectors.read.smi_box import SmiBox
 from lensd_collectors.read.smi_query import CARD, HEAD, HEADS_OF_PROCESS, PROCESS, Block, SmiQuery, cells_of, is_kept, line_of
@@ -144,11 +144,12 @@ class TableReader:
         if header.delimiter == BLANKS or not self._is_kept(header):
             return []
         record = dict(zip(header.written, header.split(text), strict=True))
-        return [row for row in series_of(record, engine=None, name=self._name, number=self._number) if isinstance(row, EngineSample)]
+        rows = series_of(record, engine=None, name=self._name, number=self._number, beside_cards=True)
+        return [row for row in rows if isinstance(row, EngineSample)]
 
     def _is_kept(self, header: Header) -> bool:
         if self._kept is None or self._kept[0] is not header:
-            self._kept = header, is_series(header.written) and has_engine(header.written)
+            self._kept = header, "at" in header.labels and has_engine(header.written)
         return self._kept[1]
 
     def _other(self, text: str) -> list[Row] | None:

@@ -80,7 +80,9 @@ class _Text(ToldCalls):
             if self._open is None and self._samples.take(line, number, self._at):
                 continue
             self._facts += self._samples.rows() if line.strip() else ()
+            known = len(self._facts)
             self._line(line, number, known=bool(hint))
+            self._echo(line, self._facts[known:])
         self._close()
         self._facts += self._samples.rows()
         if len({limit for limit, _ in hints}) == 1:  # the only limit in sight, though it stands below
@@ -123,7 +125,8 @@ class _Text(ToldCalls):
         if forms.PROMPT.match(line):
             self._close()
             self._request, self._request_places = {}, {}
-            self._facts += self._strays.read(line, number, self._at, apart=True) or ()
+            if not self._shown(line):
+                self._facts += self._strays.read(line, number, self._at, apart=True) or ()
             return None
         if self._streamed(line, number) or self._body_asked(line, number):
             return None
@@ -155,8 +158,9 @@ class _Text(ToldCalls):
             self._chained = True
         elif match := forms.RESULT.search(line):
             self._result(number, status=int(match["status"]), duration_ms=float(match["seconds"]) * 1000)
-        elif written := self._write_out.read(line):
-            self._written(line, written, number)
+        elif all_written := self._write_out.read(line):
+            for written in all_written:
+                self._written(line, written, number)
         elif self._remark(line, number) or self._took(line, number) or self._listed(line, number):
             return None
         elif self._open:

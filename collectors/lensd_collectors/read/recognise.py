@@ -183,7 +183,7 @@ def _read_document(kind: Kind, text: str, name: str, engine: str | None, clock: 
         case Kind.PROMETHEUS:
             return prometheus.read_prometheus(text, name=name, engine=engine, clock=clock)
         case Kind.SPANS:
-            return spans.read_spans(text, name=name, engine=engine)
+            return spans.read_spans(text, name=name, engine=engine, clock=clock)
         case Kind.MODEL_CONFIG:
             return flags.read_model_config(text, name=name, engine=engine)
         case Kind.TIMINGS:

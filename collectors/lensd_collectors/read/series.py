@@ -34,8 +34,24 @@ _RSS: Final = re.compile(
 _CARD: Final = re.compile(r"gpu(?P<gpu>\d+)_memory_used_(?P<unit>[kmg]i?b)$", re.IGNORECASE)
 _SHARES: Final = ("lensd.host.disk.busy", "lensd.host.cpu.iowait")
 _ENGINE: Final = {
-    "running": ("num_requests_running", "requests_running", "running", "numactiverequests", "num_running_reqs"),
-    "waiting": ("num_requests_waiting", "requests_waiting", "waiting", "numqueuedrequests", "num_queue_reqs"),
+    "running": (
+        "num_requests_running",
+        "requests_running",
+        "running",
+        "running_req",
+        "running_reqs",
+        "running_requests",
+        "numactiverequests",
+    ),
+    "waiting": (
+        "num_requests_waiting",
+        "requests_waiting",
+        "waiting",
+        "waiting_req",
+        "waiting_reqs",
+        "waiting_requests",
+        "numqueuedrequests",
+    ),
     "finished_total": ("numcompletedrequests",),
     "slots": ("maxnumactiverequests",),
     "kv_usage": ("kv_cache_usage", "kv_cache_usage_perc", "kv_usage", "gpu_cache_usage_perc", "token_usage"),
@@ -76,8 +92,13 @@ def is_series(header: Iterable[str]) -> bool:
     return measured > 0 and any(name.lower() in _WHEN for name in names)
 
 
-def samples_of(record: Mapping[str, Any], *, engine: str | None, name: str, number: int, clock: Clock | None = None) -> list[Row]:
-    """Rows of one record; empty where it measures nothing. `iter` and its kin of TensorRT-LLM's statistics are an engine's sample."""
+def samples_of(
+    record: Mapping[str, Any], *, engine: str | None, name: str, number: int, clock: Clock | None = None, beside_cards: bool = False
+) -> list[Row]:
+    """Rows of one record; empty where it measures nothing. `iter` and its kin of TensorRT-LLM's statistics are an engine's sample.
+
+    `beside_cards`: a card's memory stands in the same record, so that one figure of the engine is enough.
+    """
     inner = next((record[key] for key in _INNER if isinstance(record.get(key), dict)), None)
     if inner is not None:
         record = {**inner, **{key: value for key, value in record.items() if not isinstance(value, dict)}}
@@ -112,7 +133,7 @@ def samples_of(record: Mapping[str, Any], *, engine: str | None, name: str, numb
     if card and sample:
         card |= {"util": card["util"] / 100} if "util" in card else {}
         rows.append(GpuSample(seen_at=at, seq=line, gpu="#0", src=src, **card))  # type: ignore[arg-type]
-    if sample and ("iter" in lower or rows or len(sample) > 1):
+    if sample and ("iter" in lower or rows or len(sample) > 1 or beside_cards):
         rows.append(EngineSample(seen_at=at, seq=line, engine=engine, src=src, **sample))  # type: ignore[arg-type]
     return rows
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from lensd_collectors.conventions import REQUEST_ID
-from lensd_collectors.read.lines import rfc3339
+from lensd_collectors.read.lines import Clock, rfc3339
 from lensd_collectors.rows import Instant, Row, SpanRow
 
 _CONTENT: Final = re.compile(
@@ -22,6 +22,8 @@ _CONTENT: Final = re.compile(
 _SPAN_ID: Final = re.compile(r'"(?:spanId|span_id|spanID|id)"\s*:\s*"([^"]+)"')
 _STARTS: Final = ("start_time", "startTime", "start", "start_time_unix_nano", "startTimeUnixNano", "timestamp")
 _ENDS: Final = ("end_time", "endTime", "end", "end_time_unix_nano", "endTimeUnixNano")
+_WHOLE: Final = "gen_ai.latency.e2e"  # vLLM's seconds of a whole request
+_HOUR: Final = re.compile(r"(?P<at>\d\d:\d\d:\d\d(?:[.,]\d+)?)Z?")
 _KINDS: Final = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 _OWN_FIELDS: Final = frozenset(
     (
@@ -36,8 +38,8 @@ class SpanRows(msgspec.Struct, frozen=True, kw_only=True):
     unread_lines: int
 
 
-def read_spans(text: str, *, name: str, engine: str | None = None) -> SpanRows:
-    """All spans of a text; `src` names the line that holds the span's id."""
+def read_spans(text: str, *, name: str, engine: str | None = None, clock: Clock | None = None) -> SpanRows:
+    """All spans of a text; `src` names the line that holds the span's id. `clock`: of starts and ends without a day."""
     places = _Places(text, name)
     rows: list[Row] = []
     unread = 0
@@ -46,11 +48,11 @@ def read_spans(text: str, *, name: str, engine: str | None = None) -> SpanRows:
             unread += 1
             continue
         for item in document if isinstance(document, list) else [document]:
-            rows += _rows(item, places, engine)
+            rows += _rows(item, places, engine, clock)
     return SpanRows(rows=rows, unread_lines=unread)
 
 
-def _rows(item: object, places: "_Places", engine: str | None) -> Iterator[SpanRow]:
+def _rows(item: object, places: "_Places", engine: str | None, clock: Clock | None) -> Iterator[SpanRow]:
     if not isinstance(item, dict):
         return
     body = item.get("body")
@@ -64,7 +66,7 @@ def _rows(item: object, places: "_Places", engine: str | None) -> Iterator[SpanR
                 yield _jaeger(span, processes, places, engine)
     elif isinstance(item.get("spans"), list) and "resourceSpans" not in item:
         for span in _list(item["spans"]):
-            yield from _rows({**{key: value for key, value in item.items() if key != "spans"}, **span}, places, engine)
+            yield from _rows({**{key: value for key, value in item.items() if key != "spans"}, **span}, places, engine, clock)
     elif "traceID" in item and "spanID" in item:
         yield _jaeger(item, {}, places, engine)
     elif "traceId" in item and "id" in item and "timestamp" in item:
@@ -72,11 +74,11 @@ def _rows(item: object, places: "_Places", engine: str | None) -> Iterator[SpanR
     elif "traceId" in item and "spanId" in item and isinstance(item.get("attributes"), list):
         yield _otlp_span(item, _attributes(_mapping(item.get("resource")).get("attributes")), None, places, engine)
     elif ("trace_id" in item and "span_id" in item) or ("traceId" in item and "spanId" in item):
-        yield _plain(item, places, engine)
+        yield _plain(item, places, engine, clock)
     elif isinstance(context := item.get("context"), dict) and "span_id" in context:  # as OpenTelemetry's console exporter prints it
         ids = {key: str(context.get(key, "")).removeprefix("0x") for key in ("trace_id", "span_id")}
         parent = str(item.get("parent_id") or "").removeprefix("0x") or None
-        yield _plain({**item, **ids, "parent_id": parent}, places, engine)
+        yield _plain({**item, **ids, "parent_id": parent}, places, engine, clock)
 
 
 def _otlp(document: Mapping[str, Any], places: "_Places", engine: str | None) -> Iterator[SpanRow]:
@@ -114,15 +116,18 @@ def _otlp_span(span: Mapping[str, Any], resource: Mapping[str, Any], scope: str 
     )
 
 
-def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None) -> SpanRow:
-    """One object a span, with `duration_s` beside or among its attributes and no start."""
+def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None, clock: Clock | None) -> SpanRow:
+    """One object a span, with `duration_s` beside or among its attributes and no start, or a start and no end."""
     extra = {key: value for key, value in span.items() if key not in _OWN_FIELDS and not isinstance(value, dict | list)}
     attributes = _kept({**extra, **_mapping(span.get("attributes"))})
-    seconds = attributes.get("duration_s")
+    seconds = attributes.get("duration_s", attributes.get(_WHOLE))
     resource = _mapping(span.get("resource"))
     resource = _mapping(resource.get("attributes")) or resource
-    started, ended = _when(span, _STARTS), _when(span, _ENDS)
+    started, ended = _when(span, _STARTS, clock), _when(span, _ENDS, clock)
     lasted = (ended - started) / 1e3 if started is not None and ended is not None else None
+    if lasted is None and isinstance(seconds, int | float):
+        lasted = float(seconds) * 1000
+        ended = Instant(started + round(lasted * 1000)) if started is not None else ended
     status = span.get("status")
     if isinstance(status, dict):
         status = status.get("status_code", status.get("code"))
@@ -137,7 +142,7 @@ def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None) -> Sp
         request_id=_request_id(attributes),
         started_at=started,
         ended_at=ended,
-        duration_ms=float(seconds) * 1000 if isinstance(seconds, int | float) else lasted,
+        duration_ms=lasted,
         status=_status(status),
         status_message=_text(span.get("status_message")),
         attributes=json.dumps(attributes, ensure_ascii=False) if attributes else None,
@@ -196,14 +201,17 @@ def _zipkin(span: Mapping[str, Any], places: "_Places", engine: str | None) -> S
     )
 
 
-def _when(span: Mapping[str, Any], names: tuple[str, ...]) -> Instant | None:
-    """Of a plain list: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since the epoch, by their size."""
+def _when(span: Mapping[str, Any], names: tuple[str, ...], clock: Clock | None) -> Instant | None:
+    """Of a plain list: RFC 3339, an hour alone, or seconds, milliseconds, microseconds or nanoseconds since the epoch, by their size."""
     raw = next((span[name] for name in names if span.get(name) is not None), None)
     number = _number(raw)
     if number is not None:
         factor = next((factor for least, factor in ((1e17, 1e-3), (1e14, 1.0), (1e11, 1e3), (1e8, 1e6)) if number >= least), None)
         return Instant(round(number * factor)) if factor is not None and number < 1e20 else None
-    return rfc3339(raw) if isinstance(raw, str) else None
+    if not isinstance(raw, str):
+        return None
+    hour = _HOUR.fullmatch(raw.strip()) if clock is not None else None
+    return clock.at("", hour["at"]) if clock is not None and hour is not None else rfc3339(raw)
 
 
 def _number(raw: object) -> float | None:

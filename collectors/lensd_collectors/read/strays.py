@@ -6,10 +6,14 @@ from functools import cache
 from typing import Any, Final
 
 from lensd_collectors.dialects import Dialect, Role, load
+from lensd_collectors.read.aligned import Aligned
+from lensd_collectors.read.beginnings import Beginnings
 from lensd_collectors.read.call_fields import instant_of
+from lensd_collectors.read.counted import Counted
 from lensd_collectors.read.engine_log import LineReader
 from lensd_collectors.read.flags import read_flags
 from lensd_collectors.read.lines import Clock, unwrap
+from lensd_collectors.read.measured import Measured
 from lensd_collectors.read.outline import Outline
 from lensd_collectors.read.printed import Printed
 from lensd_collectors.read.settings import Origin, value_of
@@ -50,6 +54,8 @@ class Strays:
         self._readers: dict[str, LineReader] = {}
         self._outline = Outline()
         self._printed = Printed(name, engine, clock)
+        self._noted = (Measured(name, engine), Beginnings(name, engine))
+        self._aligned, self._counted = Aligned(name, engine, clock), Counted(name, engine)
         self._spoken: Dialect | None = None
         self._nothing: set[str] = set()  # forms of a log's lines that gave nothing: most of what a program says it says often
 
@@ -70,6 +76,13 @@ class Strays:
         """
         if ("|" in line or "--+--" in line) and (rows := self._printed.read(line, number)) is not None:
             return rows
+        if self._but is None and (rows := self._aligned.read(line, number)) is not None:
+            return rows
+        if (rows := self._counted.read(line, number, at)) is not None:
+            return rows
+        for reader in self._noted if self._but is None else ():  # a program's log is nobody's notes
+            if (rows := reader.read(line, number)) is not None:
+                return rows
         form = _DIGITS.sub("0", line) if self._but is not None and len(line) < _LONGEST_FORM else ""
         if form and form in self._nothing:
             return None
@@ -79,6 +92,7 @@ class Strays:
         for row in rows or ():
             if at is not None and getattr(row, "seen_at", at) is None:
                 row.seen_at = at  # type: ignore[attr-defined]
+        self._counted.hear(line, number, rows or ())
         return rows
 
     def _read(self, line: str, number: int, *, apart: bool) -> list[Row] | None:
@@ -87,7 +101,7 @@ class Strays:
         if not rows and (_ARGUMENTS.match(text) or _COMMAND.match(text)) and (given := read_flags(text, name="", engine=self._engine).rows):
             for row in given:
                 row.src = f"{self._name}:{number}"  # type: ignore[attr-defined]
-            rows = given
+            rows = [*given, *(row for row in self._anywhere(line, self._outline.of(text), number) if isinstance(row, Event))]
         if not rows and (found := self._anywhere(line, self._outline.of(text), number)):
             rows = [row for row in found if not (apart and isinstance(row, ConfigFact))]
         return rows

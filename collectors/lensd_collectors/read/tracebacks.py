@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 _DEPTH: Final = 12  # innermost calls that are kept
 _PROCESSES: Final = 32  # whose traceback is followed at a time
 _TOLD: Final = 64  # errors that are remembered
-_CALL: Final = re.compile(r'^\s+File "[^"]*", line \d+, in (?P<function>[\w<>.]+)')
+_CALL: Final = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+, in (?P<function>[\w<>.]+)')
+_PACKAGES: Final = re.compile(r".*/(?:(?:site|dist)-packages|python3(?:\.\d+)?)/")  # what stands before the path of an installed module
 _CONTINUATION: Final = re.compile(r"^(?:\s|Traceback \(|The above exception|During handling|[\^~]+$|$)")
 _ERROR: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s|:?$)")
 _NO_FAULT: Final = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")
@@ -56,7 +57,7 @@ class Tracebacks:
     """The calls of the traceback that each process is printing; bounded, whatever is printed."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, deque[tuple[str, int]]] = {}
+        self._calls: dict[str, deque[tuple[str, int, str]]] = {}
         self._open: dict[str, None] = {}  # processes in the middle of one that has no frame
         self._announced = False  # by the last framed line
         self._told: deque[str] = deque(maxlen=_TOLD)
@@ -67,7 +68,7 @@ class Tracebacks:
         if call:
             if process not in self._calls and len(self._calls) >= _PROCESSES:
                 self._calls.pop(next(iter(self._calls)))
-            self._calls.setdefault(process, deque(maxlen=_DEPTH)).append((call["function"], number))
+            self._calls.setdefault(process, deque(maxlen=_DEPTH)).append((call["function"], number, call["file"]))
         return bool(call or _CONTINUATION.match(body))
 
     def framed(self, body: str, follows: str) -> None:
@@ -111,8 +112,19 @@ class Tracebacks:
         self._open.pop(process, None)
 
     def stack(self, process: str) -> dict[str, object]:
-        """The calls of the traceback before this line, innermost last, and the lines they stand on; it is over then."""
+        """The calls of the traceback before this line, innermost last, the lines they stand on, and their modules; it is over then."""
         calls = self._calls.pop(process, None)
         if not calls:
             return {}
-        return {"stack": [function for function, _ in calls], "stack_lines": [number for _, number in calls]}
+        functions, lines, files = zip(*calls, strict=True)
+        return {"stack": list(functions), "stack_lines": list(lines), "stack_files": [module_of(file) for file in files]}
+
+
+def module_of(file: str) -> str:
+    """The path of a module within what is installed; of another the last folder and the name, since what is before them is of a machine.
+
+    >>> module_of("/usr/lib/python3.12/site-packages/zmq/_future.py"), module_of("/home/me/src/serve/loop.py")
+    ('zmq/_future.py', 'serve/loop.py')
+    """
+    installed = _PACKAGES.match(file)
+    return file[installed.end() :] if installed else "/".join(file.split("/")[-2:])

@@ -329,3 +329,13 @@ def test_no_bytes_make_it_raise(tmp_path_factory: pytest.TempPathFactory, junk: 
 def test_no_mangled_line_makes_it_raise(line: str, junk: str, at: int) -> None:
     at %= len(line)
     feed(f"INFO 11-29 14:43:00 [x.py:1] {line[:at]}{junk}{line[at:]}", f"INFO 02-30 25:61:61 [x.py:1] {line}", line[:at])
+
+
+def test_a_prompt_is_counted_and_its_tokens_are_not_kept() -> None:
+    params = "sampling params: SamplingParams(n=1, max_tokens=9), prompt token ids: [1, 518, 25580]."
+    line = f"INFO 11-12 08:40:14 async_llm_engine.py:371] Received request cmpl-1: prompt: 'planted', {params}"
+    [event] = events(feed(line), "request.received")
+    assert fields(event)["prompt_tokens"] == 3
+    assert "518" not in (event.line or "")
+    [event] = events(feed(line.replace("prompt token ids: [1, 518, 25580]", "prompt_token_ids: None")), "request.received")
+    assert "prompt_tokens" not in fields(event)

@@ -12,7 +12,7 @@ from lensd_collectors.host.card import CardState
 from lensd_collectors.read import Kind, quote, read
 from lensd_collectors.read.cells import FAULTS
 from lensd_collectors.read.gpu_table import TableRows, read_gpu_table
-from lensd_collectors.rows import Event, GpuSample
+from lensd_collectors.rows import EngineSample, Event, GpuSample
 from smi_texts import BOX, DMON, OLD_BOX, PMON, QUERY, QUERY_LINE
 
 MIB = 1 << 20
@@ -396,4 +396,12 @@ def test_every_line_gives_one_row_with_its_own_figure(lines: list[tuple[int, int
     text = "index, memory.used [MiB]\n" + "".join(f"{gpu}, {used} MiB\n" for gpu, used in lines)
     assert [(row.gpu, row.used_bytes, row.seq) for row in samples(table(text))] == [
         (str(gpu), used * MIB, number) for number, (gpu, used) in enumerate(lines, 2)
+    ]
+
+
+def test_a_table_of_processes_may_say_how_many_requests_ran() -> None:
+    found = table("timestamp;pid;process_name;used_gpu_memory [MiB];running_requests\n2026-11-20 08:00:00;77;python3;61000;3\n")
+    assert [told(row) for row in samples(found)] == [{"pid": 77, "process": "python3", "pid_used_bytes": 61000 * MIB}]
+    assert [(row.running, row.waiting, row.seen_at) for row in found.rows if isinstance(row, EngineSample)] == [
+        (3.0, None, us("2026-11-20 08:00:00"))
     ]

@@ -80,6 +80,8 @@ def test_real_captures(name: str, kind: Kind) -> None:
         ("Es hängt seit heute früh, bitte helfen.\n".encode(), Kind.NOTES),
         (b"timestamp, index, memory.used [MiB], memory.total [MiB]\n2026/11/06 07:43:50, 0, 79810, 81152\n", Kind.GPU_CSV),
         (b'{"error":"Unauthorized"}', Kind.HTTP_EXCHANGE),
+        (b'HTTP/1.1 200 OK\n\n{"choices":[{"finish_reason":"stop","stop_reason":128009}]}\n', Kind.HTTP_EXCHANGE),
+        (b"containerStatuses:\n  exitCode: 137\n  reason: OOMKilled\n", Kind.ENGINE_LOG),
         (b"up 0\n", Kind.PROMETHEUS),
         (b'10.0.0.1 - - [18/Nov/2026:10:00:05 +0000] "POST /v1/chat/completions HTTP/1.1" 504 167\n', Kind.ACCESS_LOG),
         (b"[ 12.345678] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n", Kind.ENGINE_LOG),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lensd_collectors.read.lines import Clock, rfc3339
 from lensd_collectors.read.spans import read_spans
 from lensd_collectors.rows import SpanRow
 
@@ -59,6 +60,16 @@ def test_plain_lists_keep_what_they_say() -> None:
     )
     assert json.loads(sent.attributes or "{}") == {"duration_s": 60.0, "timeout_s": 60}
     assert (served.request_id, served.duration_ms, served.status, served.src) == ("chatcmpl-1", 1500.0, "ok", "t.json:3")
+
+
+def test_a_start_without_a_day_and_an_end_that_is_worked_out() -> None:
+    span = {"trace_id": "a", "span_id": "1", "name": "llm_request", "start": "09:30:05Z", "attributes": {"gen_ai.latency.e2e": 2.5}}
+    near = rfc3339("2026-03-02T12:00:00Z")
+    [row] = read_spans(json.dumps([span]), name="t.json", clock=Clock(near, dated=True)).rows
+    assert isinstance(row, SpanRow)
+    assert (row.started_at, row.ended_at, row.duration_ms) == (rfc3339("2026-03-02T09:30:05Z"), rfc3339("2026-03-02T09:30:07.5Z"), 2500.0)
+    [unknown] = rows(json.dumps([span]))
+    assert (unknown.started_at, unknown.ended_at, unknown.duration_ms) == (None, None, 2500.0)
 
 
 def test_base64_ids_become_hex() -> None:

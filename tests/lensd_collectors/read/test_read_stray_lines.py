@@ -1,6 +1,7 @@
 # ruff: noqa: E501  (lines as programs print them)
 """Files in which several things speak: each line is read as who wrote it would be, and what stays unread is counted."""
 
+import json
 from pathlib import Path
 
 from lensd_collectors.read import Kind, read
@@ -125,3 +126,15 @@ def test_a_stream_that_broke_off(tmp_path: Path) -> None:
 def test_notes_are_notes(tmp_path: Path) -> None:
     kind, rows, unread = of(tmp_path, "It hangs since this morning.\nPlease help.\n", "ticket.txt")
     assert (kind, rows, unread) == (Kind.NOTES, [], 2)
+
+
+def test_a_line_of_ps_tells_of_the_process_and_of_its_flags(tmp_path: Path) -> None:
+    text = """$ ps -o pid,ppid,lstart,cmd
+    PID    PPID                  STARTED CMD
+    611       1 Fri Oct 30 07:40:11 2026 /usr/bin/python3 -m sglang.launch_server --model-path org/m --mem-fraction-static 0.8
+    640     611 Fri Oct 30 07:40:19 2026 sglang::detokenizer
+"""
+    _, rows, _ = of(tmp_path, text, "ps.txt")
+    processes = [json.loads(row.fields or "{}") for row in rows if isinstance(row, Event) and row.name == "host.process"]
+    assert [(one["pid"], one["ppid"], "user" in one) for one in processes] == [(611, 1, False), (640, 611, False)]
+    assert {row.name: row.value for row in rows if isinstance(row, ConfigFact)}["mem_fraction_static"] == "0.8"

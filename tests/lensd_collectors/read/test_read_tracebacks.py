@@ -115,3 +115,16 @@ def test_lines_of_another_program_do_not_end_a_traceback() -> None:
     events, unread = read([*head[:2], "Loading shards: 100%", *head[2:]])
     assert [calls(event) for event in events] == [["step"]]
     assert unread == 1
+
+
+def test_a_call_has_the_path_of_its_module_and_nothing_of_the_machine() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/somebody/serve/hub.py", line 3, in handle_loop',
+        "    await take()",
+        '  File "/opt/venv/lib/python3.12/site-packages/zmq/_future.py", line 9, in _chain',
+        "    loaded = load(buf)",
+        "msgspec.DecodeError: MessagePack data is malformed: trailing characters (byte 1)",
+    ]
+    [event], _ = read(lines)
+    assert json.loads(event.fields or "{}")["stack_files"] == ["serve/hub.py", "zmq/_future.py"]
