@@ -23,6 +23,7 @@ LensdError
     ├── BadBodyError        400
     ├── UnauthorizedError   401; 5 where a command meets it
     ├── BodyTooLargeError   413
+    ├── UnsupportedError    415
     ├── FullError           429
     └── JournalError        503 the journal could not be written
 """
@@ -145,6 +146,11 @@ class UnauthorizedError(ReceiveError):
 class BodyTooLargeError(ReceiveError):
     code = "body-too-large"
     status = 413
+
+
+class UnsupportedError(ReceiveError):
+    code = "unsupported-media-type"
+    status = 415
 
 
 class FullError(ReceiveError):

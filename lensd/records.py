@@ -256,6 +256,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     course: Course | msgspec.UnsetType = msgspec.UNSET  # of files; of a request its timeline says it
     window: Window | msgspec.UnsetType = msgspec.UNSET  # of the verdict, where files tell of several starts or problems
     others: tuple[Other, ...] | msgspec.UnsetType = msgspec.UNSET
+    matches: int | msgspec.UnsetType = msgspec.UNSET  # requests of the name that was asked for, where there are several; this is the newest
 
 
 class Incident(Record, frozen=True, kw_only=True):

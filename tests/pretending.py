@@ -13,6 +13,7 @@ CAPTURES = ROOT / "tests" / "captures" / "vllm-0.32.0"
 SCRIPT = ROOT / "tests" / "lensd" / "attach" / "pretend_vllm.py"
 DOOR = "http://127.0.0.1:4318"
 SPANS = ("--otlp-traces-endpoint", f"{DOOR}/v1/traces")
+BY_GRPC = ("--otlp-traces-endpoint", "http://127.0.0.1:4317")
 TRACED = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20s3cr3t"}
 INSIDE = ("--middleware", "lensd_collectors.vllm.middleware.LensdMiddleware")
 SENDS = {"LENSD_OTLP": DOOR, "LENSD_TOKEN": "s3cr3t"}

@@ -23,6 +23,7 @@ SHOWN_STAGES = {"client": "client", "auth_routing": "auth/routing", "queue": "qu
 STRUCTS = (
     ("serve", "lensd/config.py", "ServeConfig"),
     ("serve.limits", "lensd/receive/limits.py", "DoorLimits"),
+    ("store", "lensd/store/config.py", "StoreConfig"),
     ("timeline", "lensd/timeline/limits.py", "Limits"),
     ("gateway", "collectors/lensd_collectors/gateway/config.py", "GatewayConfig"),
     ("gateway.upstreams", "collectors/lensd_collectors/gateway/config.py", "Upstream"),

@@ -33,6 +33,7 @@ def examine(config: Config, place: Path | None, fetch: Fetch) -> Iterator[Check]
         yield _no_daemon(config, error)
     if status is not None:
         yield _daemon(status)
+        yield from _left_out(status)
         yield _door(config)
     yield from _engines(config, coverage, fetch)
     for source in coverage.not_read if coverage is not None else ():
@@ -71,6 +72,12 @@ def _daemon(status: ServerStatus) -> Check:
     if bad := status.counts.get("failed_appends"):
         return warn("daemon", f"{said}; {bad} writes failed", do="is its disk full? its log says why")
     return ok("daemon", said)
+
+
+def _left_out(status: ServerStatus) -> Iterator[Check]:
+    """Damaged files that the daemon does not serve."""
+    for file, reason in sorted(status.left_out.items()):
+        yield warn("store", f"{file} is damaged and left out: {reason}", do="stop the daemon; lensd store check says what can be saved")
 
 
 def _door(config: Config) -> Check:

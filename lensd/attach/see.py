@@ -141,8 +141,9 @@ def span_faults(flags: Mapping[str, Sequence[str]], environment: Mapping[str, st
         return [f"vLLM's spans go to {endpoint}: let what listens there pass them on to {house.otlp_url}/v1/traces"]
     found = []
     if environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc") != "http/protobuf":
-        found.append("vLLM sends its spans by gRPC, which is not taken yet: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf")
-    if port == GRPC_PORT or path.rstrip("/") != "/v1/traces":
+        if port != GRPC_PORT:
+            found.append(f"vLLM sends its spans by gRPC, and {endpoint} takes HTTP: set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf")
+    elif port == GRPC_PORT or path.rstrip("/") != "/v1/traces":
         found.append(f"--otlp-traces-endpoint is {endpoint}, and vLLM adds no path to it: it has to be {house.otlp_url}/v1/traces")
     if not {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"} & set(environment):
         header = f'OTEL_EXPORTER_OTLP_TRACES_HEADERS="authorization=Bearer%20$(cat {shlex.quote(str(house.token_file))})"'

@@ -107,6 +107,7 @@ def configure(place: Place, target: Target, webhook_url: str) -> None:
         "serve": {
             "store": str(place.folder / "store"),
             "otlp": f"127.0.0.1:{place.ports.otlp}",
+            "otlp_grpc": "",
             "api": f"127.0.0.1:{place.ports.api}",
             "token_file": str(place.folder / "token"),
             "public_url": place.dashboard_url,

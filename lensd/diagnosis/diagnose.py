@@ -62,6 +62,11 @@ def diagnose_row(
     )
 
 
+def of_matches(diagnosis: Diagnosis, matches: int) -> Diagnosis:
+    """The same, saying how many requests have the name that was asked for."""
+    return msgspec.structs.replace(diagnosis, matches=matches) if matches > 1 else diagnosis
+
+
 def _with_standing(cursor: Cursor, verdict: Verdict, row: Mapping[str, Any], request: Assembled | None) -> Verdict:
     """The verdict with where an open request stands, and what became of a lost one, which is said beside a cause too."""
     if request is None or not request.evidence.signals:
@@ -81,7 +86,8 @@ def _assembled(cursor: Cursor, row: Mapping[str, Any], limits: Limits, now: int)
         return None
     heard_at = now - (SILENT_AFTER_US if row["outcome"] == Outcome.LOST else SETTLE_AFTER_US)
     since = microseconds(row["started_at"]) - LONGEST_US
-    found = assemble_all(cursor, [row["trace_id"]], now, limits, since=since, heard=lambda _: heard_at)
+    until = (microseconds(row["ended_at"]) if row["ended_at"] is not None else now) + LONGEST_US
+    found = assemble_all(cursor, [row["trace_id"]], now, limits, since=since, until=until, heard=lambda _: heard_at)
     return next((r for r in found if r.row.request_key == row["request_key"]), None)
 
 

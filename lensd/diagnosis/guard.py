@@ -8,14 +8,15 @@ system table can be reached through it. The instance has external access off bes
 import json
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import duckdb
 
 from lensd.errors import SqlLimitError, SqlRefusedError
 from lensd.store.interface import Cursor
 
+T = TypeVar("T")
 TABLE_FUNCTIONS: Final = frozenset({"unnest", "range", "generate_series"})
 PLAIN_REFS: Final = frozenset({"EMPTY", "JOIN", "SUBQUERY", "EXPRESSION_LIST"})
 QUERY_NODES: Final = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
@@ -70,6 +71,16 @@ def run_guarded(
     Parameters that the query does not use are left out. Raises SqlLimitError over the time or row limit, SqlRefusedError
     where DuckDB does not take the query (unknown column, wrong type, value out of range).
     """
+    columns, rows = fetched(cursor, sql, params, lambda result: result.fetchmany(max_rows + 1), timeout_s=timeout_s)
+    if len(rows) > max_rows:
+        raise SqlLimitError(f"query gives more than {max_rows} rows; add a limit or group them")
+    return columns, rows
+
+
+def fetched(
+    cursor: Cursor, sql: str, params: Mapping[str, object], fetch: Callable[[Any], T], *, timeout_s: float
+) -> tuple[list[tuple[str, str]], T]:
+    """Columns as `run_guarded` gives them, and what `fetch` takes of the query's result within the time limit."""
     used = parameters(cursor, sql)
     absent = sorted(used - params.keys())
     if absent:
@@ -79,8 +90,7 @@ def run_guarded(
     stop.start()
     try:
         result = cursor.execute(sql, {name: params[name] for name in used})
-        columns = [(str(column[0]), str(column[1])) for column in result.description]
-        rows = result.fetchmany(max_rows + 1)
+        return [(str(column[0]), str(column[1])) for column in result.description], fetch(result)
     except duckdb.InterruptException:
         raise SqlLimitError(f"query took longer than {timeout_s:g} s and was stopped; narrow its time range") from None
     except duckdb.Error as error:
@@ -88,9 +98,6 @@ def run_guarded(
     finally:
         stop.cancel()
         stop.join()
-    if len(rows) > max_rows:
-        raise SqlLimitError(f"query gives more than {max_rows} rows; add a limit or group them")
-    return columns, rows
 
 
 def first_line(error: Exception) -> str:

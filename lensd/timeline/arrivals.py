@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from lensd_collectors import conventions as c
-from lensd_collectors.rows import Event, Row, SpanRow
+from lensd_collectors.rows import Event, Row
 
+from lensd.store.arrow import column
 from lensd.timeline.engine_ids import trace_of_event
 from lensd.timeline.senders import STARTED
+
+LATER = 2**63
+"""Than any instant."""
 
 
 def touched(rows: Mapping[str, Sequence[Row]]) -> dict[str, int]:
@@ -16,9 +20,10 @@ def touched(rows: Mapping[str, Sequence[Row]]) -> dict[str, int]:
     What an engine's plugin or its log tells of a request has no trace: it comes under one of the engine's own.
     """
     found: dict[str, int] = {}
-    for row in rows.get("spans", ()):
-        if isinstance(row, SpanRow) and row.trace_id and row.started_at is not None:
-            found[row.trace_id] = min(row.started_at, found.get(row.trace_id, row.started_at))
+    spans = rows.get("spans", ())
+    for trace_id, at in zip(column(spans, "trace_id"), column(spans, "started_at"), strict=True):
+        if trace_id and at is not None and at < found.get(trace_id, LATER):
+            found[trace_id] = at
     for row in rows.get("events", ()):
         if isinstance(row, Event) and row.seen_at is not None:
             trace = row.trace_id or trace_of_event(row)

@@ -22,7 +22,7 @@ from lensd.timeline.engine_ids import engine_trace, is_engine_trace
 from lensd.timeline.engine_records import told_alone
 from lensd.timeline.estimate import AROUND_US, Scrapes
 from lensd.timeline.evidence import RequestEvidence
-from lensd.timeline.gather import engine_ids, gather
+from lensd.timeline.gather import LAST_INSTANT_US, engine_ids, gather
 from lensd.timeline.instants import handed_over_at, request_start
 from lensd.timeline.layout import layout
 from lensd.timeline.life import SETTLE_AFTER_US, Life, life
@@ -51,10 +51,17 @@ class Assembled(NamedTuple):
 
 
 def assemble_all(
-    cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits | None = None, *, since: int = 0, heard: Heard | None = None
+    cursor: Cursor,
+    trace_ids: Sequence[str] | None,
+    now: int,
+    limits: Limits | None = None,
+    *,
+    since: int = 0,
+    until: int = LAST_INSTANT_US,
+    heard: Heard | None = None,
 ) -> list[Assembled]:
-    """Every request of these traces (None: of the whole store) as known at `now`, revision 0; what began before `since` is not read."""
-    return [r for r in _look(cursor, trace_ids, now, limits or Limits(), since, heard) if not r.early]
+    """Every request of these traces (None: of the whole store) as known at `now`, revision 0; of what began in `since..until`."""
+    return [r for r in _look(cursor, trace_ids, now, limits or Limits(), since, heard, until) if not r.early]
 
 
 class _Wait(NamedTuple):
@@ -271,8 +278,17 @@ class Assembler:
             self._last[row.request_key] = row
 
 
-def _look(cursor: Cursor, trace_ids: Sequence[str] | None, now: int, limits: Limits, since: int, heard: Heard | None) -> list[Assembled]:
-    found = [(request, life(request, now, heard(request) if heard is not None else None)) for request in gather(cursor, trace_ids, since)]
+def _look(
+    cursor: Cursor,
+    trace_ids: Sequence[str] | None,
+    now: int,
+    limits: Limits,
+    since: int,
+    heard: Heard | None,
+    until: int = LAST_INSTANT_US,
+) -> list[Assembled]:
+    gathered = gather(cursor, trace_ids, since, until)
+    found = [(request, life(request, now, heard(request) if heard is not None else None)) for request in gathered]
     scrapes = _scrapes(cursor, found, now)
     done = []
     for request, state in found:

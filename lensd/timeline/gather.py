@@ -22,35 +22,36 @@ log = logging.getLogger(__name__)
 _SPANS = """
 select trace_id, span_id, parent_span_id, name, kind, scope, service, instance, engine, request_id,
        epoch_us(started_at), epoch_us(ended_at), status, status_message, attributes, src
-from spans where {where} and started_at >= make_timestamp($since) order by started_at, span_id
+from spans where {where} and started_at between make_timestamp($since) and make_timestamp($until) order by started_at, span_id
 """
 _EVENTS = """
 select trace_id, span_id, name, epoch_us(seen_at), host, engine, fields, src
-from events where {where} and name in ($started, $progress) and seen_at >= make_timestamp($since)
+from events where {where} and name in ($started, $progress) and seen_at between make_timestamp($since) and make_timestamp($until)
 order by seen_at, seq, name desc, fields, src
 """
+LAST_INSTANT_US = 253_402_300_799_000_000  # the end of the year 9999
 _NAMES = ("trace_id", "span_id", "parent_span_id", "name", "kind", "scope", "service", "instance", "engine", "request_id")
 _json = msgspec.json.Decoder()
 
 
-def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None, since: int = 0) -> list[RequestEvidence]:
+def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None, since: int = 0, until: int = LAST_INSTANT_US) -> list[RequestEvidence]:
     """Evidence of the requests of these traces, or of every request in the store; a trace can hold several.
 
-    What came twice is taken once, and nothing depends on the order in which it came. `since`: nothing that began before it is
-    read (microseconds since the epoch); a store holds many days. Of an engine's own trace (`engine_trace`), what others tell of
-    the same request comes along.
+    What came twice is taken once, and nothing depends on the order in which it came. `since`, `until`: of spans and their senders'
+    events nothing that began before or after is read (microseconds since the epoch); a store holds many days. Of an engine's own trace
+    (`engine_trace`), what others tell of the same request comes along.
     """
     alone = None if trace_ids is None else {trace for trace in trace_ids if is_engine_trace(trace)}
     traces = None if trace_ids is None or alone is None else {*trace_ids, *claimed_traces(cursor, alone, since)} - alone
-    found = _by_request(*_read(cursor, traces, since)) if traces is None or traces else []
+    found = _by_request(*_read(cursor, traces, since, until)) if traces is None or traces else []
     found += add_engine_records(cursor, found, alone, since)
     add_successors(cursor, [request for request in found if not has_ended(request)])
     return found
 
 
-def _read(cursor: Cursor, traces: set[str] | None, since: int) -> tuple[list[Span], list[Sequence[Any]]]:
+def _read(cursor: Cursor, traces: set[str] | None, since: int, until: int) -> tuple[list[Span], list[Sequence[Any]]]:
     where = "true" if traces is None else "trace_id in (select unnest($traces))"
-    given: dict[str, Any] = {"since": max(0, since)} | ({} if traces is None else {"traces": sorted(traces)})
+    given: dict[str, Any] = {"since": max(0, since), "until": until} | ({} if traces is None else {"traces": sorted(traces)})
     rows = cursor.execute(_SPANS.format(where=where), given).fetchall()
     names = {"started": c.EVENT_STARTED, "progress": c.EVENT_PROGRESS}
     events = cursor.execute(_EVENTS.format(where=where), given | names).fetchall()

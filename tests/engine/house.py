@@ -50,7 +50,7 @@ class House:
         export = f'export_url = "{self.otlp_url}"\ntoken_file = "{self.folder}/token"\n'
         self.config.write_text(
             f'[serve]\nstore = "{self.store}"\notlp = "127.0.0.1:{otlp_port}"\napi = "{self.api}"\ntoken_file = "{self.folder}/token"\n'
-            f'[gateway]\nlisten = "{self.gateway}"\nkeys_file = "{self.folder}/keys.toml"\nupstreams = [{engine}]\n{export}'
+            f'otlp_grpc = ""\n[gateway]\nlisten = "{self.gateway}"\nkeys_file = "{self.folder}/keys.toml"\nupstreams = [{engine}]\n{export}'
             f"[agent]\nengines = [{', '.join(watched)}]\nscrape_interval_s = 0.5\n{export}"
         )
 
