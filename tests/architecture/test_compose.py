@@ -39,12 +39,15 @@ def test_the_shared_configuration_is_one_that_lensd_takes() -> None:
 def test_ports_are_published_on_this_machine_only_and_where_the_parts_listen() -> None:
     published = {service: sorted(parts["ports"]) for service, parts in SERVICES.items() if "ports" in parts}
     assert published == {
-        "lensd": ["127.0.0.1:4318:4318", "127.0.0.1:8600:8600"],
+        "lensd": ["127.0.0.1:4317:4317", "127.0.0.1:4318:4318", "127.0.0.1:8600:8600"],
         "gateway": ["127.0.0.1:8080:8080"],
         "dashboard": ["127.0.0.1:8501:8501"],
     }
-    listening = [SETTINGS["serve"]["otlp"], SETTINGS["serve"]["api"], SETTINGS["gateway"]["listen"], SETTINGS["dashboard"]["listen"]]
-    assert listening == ["0.0.0.0:4318", "0.0.0.0:8600", "0.0.0.0:8080", "0.0.0.0:8501"]
+    listening = [
+        *(SETTINGS["serve"][door] for door in ("otlp_grpc", "otlp", "api")),
+        *(SETTINGS[part]["listen"] for part in ("gateway", "dashboard")),
+    ]
+    assert listening == [f"0.0.0.0:{port}" for port in (4317, 4318, 8600, 8080, 8501)]
 
 
 def test_what_listens_has_a_health_check_on_its_own_port() -> None:

@@ -56,6 +56,7 @@ ONLY_WITNESS = {
         "events.name",
         "http_exchanges.request_id",
     },
+    "SGLang reads a long talk anew at each turn, in chunks, and something in it changes": {"events.name", "points.value"},  # likewise
     "a proxy tells of calls with one beginning, of which the file of the prompt says that it changes": {
         EVENTS,
         "http_exchanges.cached_tokens",
