@@ -41,9 +41,7 @@ def test_a_request_queues_for_the_service_times_before_it(house):
     for each, waited, (begins, ends) in zip(seen, queued, pairwise(free_at), strict=True):
         row, service = rows[each.asked.request_id], ends - begins
         own = row.prefill_ms - (row.frontend_ms or 0) + row.decode_ms
-        print(
-            f"queue {waited:.0f} ms, of them {begins - free_at[0]:.0f} ms services of those before it; its own {own:.0f} and {service:.0f} ms"
-        )
+        print(f"queue {waited:.0f} ms, {begins - free_at[0]:.0f} of them for those before it; its own {own:.0f} and {service:.0f} ms")
         assert is_exact(row)
         assert row.queue_source == "llm_request"
         assert waited - queued[0] == pytest.approx(begins - free_at[0], rel=0.05)
