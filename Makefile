@@ -64,7 +64,7 @@ lint: setup ## ruff, mypy, the import walk, the made pages
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "format: run \`make format\`" >&2; exit 1; }
 	@$(PY) -m mypy
-	@MYPYPATH=tools:tools/engine:tests/incidents $(PY) -m mypy $(TOOLS)
+	@MYPYPATH=tools:tools/engine:tests/incidents:bench $(PY) -m mypy $(TOOLS)
 	@$(PY) tools/imports.py
 	@$(PY) tools/docs.py --check
 

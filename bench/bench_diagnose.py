@@ -20,8 +20,8 @@ MOST_MS: Final = 250.0
 FOUND: Final = (0, 3)
 
 
-def measured(daemon: Daemon, store: Made, rounds: int) -> dict[str, tuple[float, float]]:
-    """p50 and p99 in milliseconds by the kind of name."""
+def measured(daemon: Daemon, store: Made, rounds: int) -> report.Measured:
+    """By the kind of name."""
     chance = random.Random(11)
     found = {}
     for kind in store.names(0):
@@ -32,7 +32,7 @@ def measured(daemon: Daemon, store: Made, rounds: int) -> dict[str, tuple[float,
             if status not in FOUND:
                 raise SystemExit(f"lensd diagnose {name} ended with {status}: {out[:300]!r}")
             times.append(took)
-        found[kind] = report.percentiles(times[1:])
+        found[f"by {kind}"] = report.percentiles(times[1:])
     return found
 
 
@@ -47,16 +47,13 @@ def main(argv: Sequence[str]) -> int:
         with coming_in(daemon) as sent:
             busy = measured(daemon, store, given.rounds)
     print(f"{store.requests:,} requests; then {sent['sent'] / sent['seconds']:,.0f} spans/s come in")
-    print(f"\n{'lensd diagnose, whole process, ms':<{report.WIDTH}}{'p50':>8}{'p99':>8}{'  busy: p50':>12}{'p99':>8}")
-    for kind in still:
-        print(f"{'by ' + kind:<{report.WIDTH}}{still[kind][0]:>8.1f}{still[kind][1]:>8.1f}{busy[kind][0]:>12.1f}{busy[kind][1]:>8.1f}")
-    figures = {f"by {name}, {kind}{when}": (value, "ms") for times, when in ((still, ""), (busy, ", busy")) for name, both in times.items()
-               for kind, value in zip(("p50", "p99"), both, strict=True)}  # fmt: skip
+    print(f"\n{report.table('lensd diagnose, whole process, ms', still, busy)}")
     budgets = [
-        report.budget("by request id, p50, ms", MOST_MS, still["request id"][0]),
+        report.budget("by request id, p50, ms", MOST_MS, still["by request id"][0]),
         report.budget("by the slowest kind of name, p50, ms", MOST_MS, max(p50 for p50, _ in still.values())),
     ]
-    return report.told("diagnose", figures | {"came in": (sent["sent"] / sent["seconds"], "spans/s")}, budgets, keep=not given.quick)
+    figures = report.figures(still, busy) | {"came in": (sent["sent"] / sent["seconds"], "spans/s")}
+    return report.told("diagnose", figures, budgets, keep=not given.quick)
 
 
 if __name__ == "__main__":

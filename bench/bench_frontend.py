@@ -5,9 +5,7 @@ bench/results/frontend.json. The short form, 20 of them, is tests/engine/test_fr
 """
 
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engine")]
 from checkout import ENGINE, serving  # noqa: E402
 from frontend_load import Compared, Scraped, at_once, compared, tokens, warm  # noqa: E402
 from gateway_real import seconds_until  # noqa: E402
+from origin import origin  # noqa: E402
 from recorded import Lensd, Recorder  # noqa: E402
 
 COUNT = 200
@@ -43,11 +42,8 @@ def main(argv: list[str]) -> int:
         {"name": "requests and moments called queue-saturation", "limit": 0, "value": called_queue},
     ]
     budgets = [{**each, "held": each["value"] <= each["limit"]} for each in budgets]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     document = {
-        "bench": "frontend",
-        "commit": commit,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        **origin("frontend"),
         "figures": {name: {"value": value, "unit": unit} for name, (value, unit) in figures.items()},
         "ratios": {},
         "budgets": budgets,

@@ -12,10 +12,8 @@ import contextlib
 import gc
 import json
 import os
-import platform
 import pstats
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,6 +26,7 @@ from gateway.figures import FIGURES, Round
 from gateway.process import BenchError, Group
 from gateway.rounds import FULL, QUICK, Rounds
 from gateway.stacks import ROOT, STACKS, Place, Stack, start_ours
+from origin import origin
 
 LEAST_ROUNDS = 3
 PROFILE_LINES = 45
@@ -76,10 +75,8 @@ def document(rounds: Sequence[Round]) -> dict[str, object]:
         for stack, of_stack in figures.medians(rounds).items()
         for name, value in of_stack.items()
     }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     return {
-        "bench": "gateway", "commit": commit, "machine": machine, "figures": found, "ratios": figures.ratios(rounds),
+        **origin("gateway"), "figures": found, "ratios": figures.ratios(rounds),
         "budgets": figures.budgets(rounds),
     }  # fmt: skip
 

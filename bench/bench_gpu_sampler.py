@@ -11,9 +11,7 @@ bench/results/gpu_sampler.json.
 import argparse
 import json
 import os
-import platform
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +27,7 @@ sys.path += [str(ROOT / "tests")]
 
 from nvml_stub.build import built, compiler_missing, environment, python  # noqa: E402
 from nvml_stub.scripts import GIB, cards, text  # noqa: E402
+from origin import origin  # noqa: E402
 
 DAY_S = 86_400
 HOUR_S = 3_600
@@ -174,9 +173,7 @@ def measure(seconds: float, count: int) -> int:
         "resident_most": {"value": round(peak, 1), "unit": "MiB"},
         "growth_after_8_hours": {"value": round(growth, 1), "unit": "MiB"},
     }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    document = {"bench": "gpu_sampler", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": budgets}
+    document = {**origin("gpu_sampler"), "figures": figures, "ratios": {}, "budgets": budgets}
     line = json.dumps(document)
     (ROOT / "bench" / "results" / "gpu_sampler.json").write_text(line + "\n")
     print(line)

@@ -10,11 +10,8 @@ bench/results/ingest.json. Exits 0 only if every budget holds.
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "lensd"))
 from gateway.process import BenchError  # noqa: E402
 from ingest import figures, ours, peers  # noqa: E402
 from ingest.figures import FIGURES, OFF, ON  # noqa: E402
+from origin import origin  # noqa: E402
 
 HOME = ROOT / ".bench" / "ingest"
 A_BODY, CONNECTIONS, ROUNDS = 512, 4, 3
@@ -53,10 +51,9 @@ def document(found: Mapping[str, float], rates: Mapping[str, float], *, with_pee
     named = {f"{mode}_{name}": figure for mode in (OFF, ON) for name, figure in FIGURES.items()}
     shown = {key: {"value": round(value, max(1, named[key].digits)), "unit": named[key].unit} for key, value in found.items()}
     shown |= {f"{name}_rate": {"value": round(rate, 1), "unit": "span/s"} for name, rate in rates.items()}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     compared = figures.ratios(found, rates)
     return {
-        "bench": "ingest", "commit": commit, "machine": f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores",
+        **origin("ingest"),
         "figures": shown, "ratios": {name: round(value, 1) for name, value in compared.items()},
         "budgets": figures.budgets(found, compared, with_peers=with_peers),
     }  # fmt: skip

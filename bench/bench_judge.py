@@ -4,9 +4,7 @@ usage: bench_judge.py     prints a table and, as its last line, one JSON object 
 """
 
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 import msgspec
 from lensd_collectors import conventions as c
 from lensd_collectors.rows import EngineSample, Row, SpanRow
+from origin import origin
 
 from lensd.alerts.outbox import Outbox
 from lensd.diagnosis.runbook import load
@@ -103,9 +102,7 @@ def main() -> int:
         print(f"{name:<12} {REQUESTS / spent:>16,.0f} {spent / REQUESTS * 1000:>8.2f}")
     value = float(figures["healthy"]["value"])
     budget = {"name": "healthy requests assembled and judged", "limit": AT_LEAST, "value": value, "held": value >= AT_LEAST}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    document = {"bench": "judge", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": [budget]}
+    document = {**origin("judge"), "figures": figures, "ratios": {}, "budgets": [budget]}
     line = json.dumps(document)
     (ROOT / "bench" / "results" / "judge.json").write_text(line + "\n")
     print(line)

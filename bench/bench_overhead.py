@@ -12,10 +12,7 @@ import argparse
 import asyncio
 import gc
 import json
-import os
-import platform
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +25,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engine")]
 
 from checkout import ENGINE, serving  # noqa: E402
 from gateway.process import BenchError  # noqa: E402
+from origin import origin  # noqa: E402
 from overhead import figures, servers, sink  # noqa: E402
 from overhead.figures import FIGURES, LEAST_PAIRS, Pair  # noqa: E402
 from overhead.pairs import Pairs  # noqa: E402
@@ -53,10 +51,8 @@ def document(pairs: Sequence[Pair]) -> dict[str, object]:
         for arm, of_arm in figures.medians(pairs).items()
         for name, value in of_arm.items()
     }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     return {
-        "bench": "overhead", "commit": commit, "machine": machine, "figures": {"pairs": {"value": len(pairs), "unit": "pair"}, **found},
+        **origin("overhead"), "figures": {"pairs": {"value": len(pairs), "unit": "pair"}, **found},
         "ratios": figures.ratios(pairs), "budgets": figures.budgets(pairs),
     }  # fmt: skip
 

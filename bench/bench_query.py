@@ -67,8 +67,7 @@ def coming_in(daemon: Daemon) -> Iterator[dict[str, float]]:
         sender.wait()
 
 
-def measured(daemon: Daemon, store: Made, rounds: int) -> dict[str, tuple[float, float]]:
-    """p50 and p99 in milliseconds by question."""
+def measured(daemon: Daemon, store: Made, rounds: int) -> report.Measured:
     chance = random.Random(7)
     return {ask.name: report.percentiles(asked(daemon, ask, rounds, chance)) for ask in (*asks(store), usage(store))}
 
@@ -83,16 +82,12 @@ def main(argv: Sequence[str]) -> int:
         still = measured(daemon, store, given.rounds)
         with coming_in(daemon) as sent:
             busy = measured(daemon, store, given.rounds)
-    names = list(still)
     print(f"{store.requests * A_REQUEST:,} spans, {store.requests:,} requests; then {sent['sent'] / sent['seconds']:,.0f} spans/s come in")
-    print(f"\n{'ms':<{report.WIDTH}}{'p50':>8}{'p99':>8}{'  busy: p50':>12}{'p99':>8}")
-    for name in names:
-        print(f"{name:<{report.WIDTH}}{still[name][0]:>8.1f}{still[name][1]:>8.1f}{busy[name][0]:>12.1f}{busy[name][1]:>8.1f}")
-    figures = {f"{name}, {kind}{when}": (value, "ms") for times, when in ((still, ""), (busy, ", busy")) for name, both in times.items()
-               for kind, value in zip(("p50", "p99"), both, strict=True)}  # fmt: skip
+    print(f"\n{report.table('ms', still, busy)}")
+    figures = report.figures(still, busy)
     figures["came in"] = (sent["sent"] / sent["seconds"], "spans/s")
     figures["refused"] = (sent["refused"], "body")
-    judged = names[:-1]  # usage is no panel
+    judged = list(still)[:-1]  # usage is no panel
     budgets = [
         report.budget("the slowest question, p50, ms", MOST_MS, max(still[name][0] for name in judged)),
         report.budget("while spans come in, the slowest question, p50, ms", MOST_MS, max(busy[name][0] for name in judged)),

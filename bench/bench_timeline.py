@@ -4,9 +4,7 @@ usage: bench_timeline.py [SPANS]     prints a table and, as its last line, one J
 """
 
 import json
-import platform
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +15,7 @@ import msgspec
 from bench_judge import OK, spans_of
 from lensd_collectors import conventions as c
 from lensd_collectors.rows import Event, Row
+from origin import origin
 
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
@@ -55,11 +54,8 @@ def main(argv: list[str]) -> int:
         print(f"{name:<34} {value:>14,} {unit}")
     peak = figures["peak_rss"][0]
     budget = {"name": "10,000 open requests beside the spans: peak memory", "limit": MOST_BYTES, "value": peak, "held": peak <= MOST_BYTES}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     document = {
-        "bench": "timeline",
-        "commit": commit,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        **origin("timeline"),
         "figures": {name: {"value": value, "unit": unit} for name, (value, unit) in figures.items()},
         "ratios": {},
         "budgets": [budget],

@@ -7,9 +7,7 @@ rule at one tick over the last day of a host with eight cards read once a second
 """
 
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "lensd" / "store")]
 
+from origin import origin  # noqa: E402
 from trend_drive import RULES, judged  # noqa: E402
 from trend_series import T0, S  # noqa: E402
 
@@ -93,9 +92,7 @@ def main() -> int:
         figures[f"{name}_tick"] = {"value": round(value, 1), "unit": "ms of CPU"}
     print(f"{COSTLY[-1]:<32} {'':>12} {'':>13} {spent[COSTLY[-1]]:>15.1f}")
     budget = {"name": "courses told rightly", "limit": LEAST_RIGHT, "value": round(share, 4), "held": share >= LEAST_RIGHT}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    line = json.dumps({"bench": "trend", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": [budget]})
+    line = json.dumps({**origin("trend"), "figures": figures, "ratios": {}, "budgets": [budget]})
     (ROOT / "bench" / "results" / "trend.json").write_text(line + "\n")
     print(line)
     return 0 if budget["held"] else 1

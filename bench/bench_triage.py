@@ -10,7 +10,6 @@ last hour more ask than are served, which is what triage has to find.
 import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from origin import origin
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SEED: Final = 11
@@ -100,9 +101,7 @@ def main() -> int:
         {"name": "memory", "limit": MOST_MB, "value": round(memory), "held": memory <= MOST_MB},
         {"name": "verdict", "limit": 1, "value": int(label == LABEL), "held": label == LABEL},
     ]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    line = json.dumps({"bench": "triage", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": budgets})
+    line = json.dumps({**origin("triage"), "figures": figures, "ratios": {}, "budgets": budgets})
     if not asked.quick:
         (ROOT / "bench" / "results" / "triage.json").write_text(line + "\n")
     print(line)

@@ -11,11 +11,8 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +29,7 @@ from gateway.soak.house import House
 from gateway.soak.mix import deal
 from gateway.soak.probe import Held
 from gateway.soak.verdict import Budget, Found, Sample
+from origin import origin
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REQUESTS: Final = 200_000
@@ -193,15 +191,13 @@ def tell(part: Part, found: Found) -> list[Budget]:
 
 
 def document(told: Sequence[tuple[Part, Found, Sequence[Budget]]]) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     found = {f"{part.name}_{name}": {"value": value, "unit": unit} for part, each, _ in told for name, value, unit in figures(part, each)}
     decided = [
         {"name": f"{part.name}: {budget.name}", "limit": budget.limit, "value": budget.value, "held": budget.held}
         for part, _, of_part in told
         for budget in of_part
     ]
-    return {"bench": "soak", "commit": commit, "machine": machine, "figures": found, "ratios": {}, "budgets": decided}
+    return {**origin("soak"), "figures": found, "ratios": {}, "budgets": decided}
 
 
 def soak(name: str, number: int, together: int, seed: int) -> tuple[Part, Found]:

@@ -5,14 +5,13 @@ is still there, 90 % must be right; at most 40 % may be inconclusive.
 """
 
 import json
-import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import scoring
+from origin import origin
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results" / "ablation.json"
@@ -86,14 +85,12 @@ def _budgets(taken: Sequence[Taken]) -> list[dict[str, Any]]:
 
 
 def _keep(taken: Sequence[Taken], budgets: Sequence[dict[str, Any]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     figures = {
         "incidents": {"value": len({one.judged.incident.id for one in taken}), "unit": "incidents"},
         "taken_away": {"value": len(taken), "unit": "artefacts"},
         "with_all_cited_sources": {"value": sum(one.is_whole for one in taken), "unit": "artefacts"},
     }
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    line = {"bench": "ablation", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": budgets}
+    line = {**origin("ablation"), "figures": figures, "ratios": {}, "budgets": budgets}
     RESULTS.write_text(json.dumps(line) + "\n")
 
 

@@ -11,18 +11,17 @@ can be hoped for of a stranger's.
 
 import argparse
 import json
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "incidents"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "tests" / "incidents"), str(ROOT / "tools"), str(ROOT / "bench")]
 
 import ablate  # noqa: E402
 import scoring  # noqa: E402
+from origin import origin  # noqa: E402
 
 RESULTS: Final = ROOT / "bench" / "results" / "score.json"
 OURS: Final = "ours"
@@ -85,11 +84,11 @@ def _keep(sets: dict[str, list[scoring.Judged]]) -> int:
     """The figures of these sets in the results, the first ones kept; 0 where every limit held."""
     before: dict[str, Any] = json.loads(RESULTS.read_text())["sets"] if RESULTS.is_file() else {}
     kept = {name: told for name, told in before.items() if name in (*scoring.sets(), OURS)}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    about = origin("score")
     budgets, looks = [], scoring.first_looks()
     for name, judged in sets.items():
         found = scoring.score(judged)
-        last = {"commit": commit, **found._asdict(), "labels": _shares(judged, _label), "difficulty": _shares(judged, _difficulty)}
+        last = {"commit": about["commit"], **found._asdict(), "labels": _shares(judged, _label), "difficulty": _shares(judged, _difficulty)}
         kept[name] = {**kept.get(name, {}), "last": last}
         if name in (scoring.GIVEN_SET, OURS):
             kept[name].setdefault("first", last)
@@ -104,8 +103,7 @@ def _keep(sets: dict[str, list[scoring.Judged]]) -> int:
         for key in SUMS
         if key in told
     }
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    line = {"bench": "score", "commit": commit, "machine": machine, "figures": figures, "ratios": {}, "budgets": budgets, "sets": kept}
+    line = {**about, "figures": figures, "ratios": {}, "budgets": budgets, "sets": kept}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(line, indent=1) + "\n")
     for budget in budgets:

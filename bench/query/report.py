@@ -1,12 +1,11 @@
 """From times to the table and the JSON line that every bench ends with."""
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from origin import origin
 
 from query.store import ROOT
 
@@ -17,6 +16,26 @@ def percentiles(times_s: Sequence[float]) -> tuple[float, float]:
     """p50 and p99 in milliseconds; of less than a hundred times p99 is the longest."""
     ordered = sorted(times_s)
     return statistics.median(ordered) * 1000, ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000
+
+
+Measured = Mapping[str, tuple[float, float]]
+"""p50 and p99 in milliseconds, by what was asked."""
+
+
+def table(title: str, still: Measured, busy: Measured) -> str:
+    """A line a question: by itself, and while spans come in."""
+    lines = [f"{title:<{WIDTH}}{'p50':>8}{'p99':>8}{'  busy: p50':>12}{'p99':>8}"]
+    lines += [f"{name:<{WIDTH}}{still[name][0]:>8.1f}{still[name][1]:>8.1f}{busy[name][0]:>12.1f}{busy[name][1]:>8.1f}" for name in still]
+    return "\n".join(lines)
+
+
+def figures(still: Measured, busy: Measured) -> dict[str, tuple[float, str]]:
+    return {
+        f"{name}, {kind}{when}": (value, "ms")
+        for times, when in ((still, ""), (busy, ", busy"))
+        for name, both in times.items()
+        for kind, value in zip(("p50", "p99"), both, strict=True)
+    }
 
 
 def budget(name: str, limit: float, value: float) -> dict[str, Any]:
@@ -32,11 +51,8 @@ def told(bench: str, figures: Mapping[str, tuple[float, str]], budgets: Sequence
     print()
     for each in budgets:
         print(f"{each['name']:<{WIDTH + 24}}{each['limit']:>8g}  {each['value']:>8}  {'held' if each['held'] else 'NOT HELD'}")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     document = {
-        "bench": bench,
-        "commit": commit,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores",
+        **origin(bench),
         "figures": {name: {"value": round(value, 1), "unit": unit} for name, (value, unit) in figures.items()},
         "ratios": {},
         "budgets": list(budgets),
