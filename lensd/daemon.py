@@ -167,9 +167,8 @@ def serve(config: Config) -> None:
         _listen("serve.otlp_grpc", config.serve.otlp_grpc).close()  # gRPC takes no socket: this only says early that it will not get one
     daemon = Daemon(config)
     daemon.start()
-    log.info(
-        "lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], config.serve.otlp, config.serve.api, config.store_folder
-    )
+    otlp = ", by gRPC on ".join(filter(None, (config.serve.otlp, config.serve.otlp_grpc)))
+    log.info("lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], otlp, config.serve.api, config.store_folder)
     try:
         asyncio.run(_serve(daemon, doors))
     finally:

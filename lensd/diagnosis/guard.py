@@ -126,7 +126,8 @@ def _parse(cursor: Cursor, sql: str) -> dict[str, Any]:
         raise SqlRefusedError(f"sql does not parse: {first_line(error)}") from None
     document: dict[str, Any] = json.loads(text)
     if document["error"]:
-        raise SqlRefusedError(f"sql is not one SELECT: {str(document['error_message']).splitlines()[0]}")
+        why = "" if document["error_type"] == "not implemented" else f": {str(document['error_message']).splitlines()[0]}"
+        raise SqlRefusedError(f"sql is not one SELECT{why}")
     statements = document["statements"]
     if len(statements) != 1:
         raise SqlRefusedError(f"sql holds {len(statements)} statements; one SELECT is allowed")

@@ -143,7 +143,7 @@ def _take(document: Diagnosis, ident: str) -> None:
     subject = document.subject
     st.subheader("Take it along", anchor=False)
     st.code(f"lensd diagnose {subject.request_id or ident}", language="bash")
-    names = [name for name in (subject.trace_id, *subject.aliases) if name and name != subject.request_id]
+    names = [name for name in dict.fromkeys((subject.trace_id, *subject.aliases)) if name and name != subject.request_id]
     if names:
         st.caption(f"Also known as {', '.join(wording.plain(name) for name in names)}")
     with st.container(horizontal=True):
