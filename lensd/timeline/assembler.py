@@ -65,7 +65,7 @@ def assemble_all(
 
 
 class _Wait(NamedTuple):
-    """A trace with a request that time or new data can still change."""
+    """A trace with a request that time or new data can still change; what is told is of all its requests, settled ones too."""
 
     look_again: int
     since: int  # when the first that came of it began
@@ -226,11 +226,13 @@ class Assembler:
     def _wait_for(self, found: Iterable[Assembled], traces: Mapping[str, int], heard: "Ears") -> None:
         by_trace: dict[str, list[Assembled]] = {}
         for request in found:
-            if request.look_again is not None:
-                by_trace.setdefault(request.evidence.trace_id, []).append(request)
+            by_trace.setdefault(request.evidence.trace_id, []).append(request)
         for trace, requests in by_trace.items():
+            look_again = [r.look_again for r in requests if r.look_again is not None]
+            if not look_again:
+                continue
             wait = _Wait(
-                look_again=min(r.look_again for r in requests if r.look_again is not None),
+                look_again=min(look_again),
                 since=min(traces.get(trace, LATEST), *(request_start(r.evidence) for r in requests)),
                 heard={key: heard.signs[key] for r in requests if (key := r.row.request_key) in heard.signs},
                 names=tuple(name for r in requests for name in engine_ids(r.evidence)),

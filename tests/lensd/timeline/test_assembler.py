@@ -347,3 +347,16 @@ def test_one_trace_can_be_read_of_a_store_of_many(run):
         (found,) = assemble_all(cursor, [Call(2, at=0).trace], T0 + S, since=T0 - S)
         assert found.row.request_id == "r2"
         assert assemble_all(cursor, [Call(2, at=0).trace], T0 + S, since=T0 + S) == []
+
+
+def test_two_requests_of_a_trace_settle_though_one_of_them_was_heard_of_later(run):
+    """What one of them still waits for does not begin anew when the other is settled."""
+    call = Call(1, at=0)
+    run.receive(call.gateway()[0], call.llm_request("second", parent="middleware"))
+    run.step(0.8)
+    run.receive(call.client())
+    for at in (100, 160):
+        run.step(at)
+    assert [row["settled"] for row in run.rows()] == [True, True]
+    assert run.assembler.waiting == 0
+    assert run.step(1000) == []
