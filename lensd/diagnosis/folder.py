@@ -11,6 +11,7 @@ from lensd_collectors.read.recognise import HEAD_BYTES, FileRows, Kind, read, re
 from lensd_collectors.rows import ConfigFact, EngineSample, Event, HttpExchange, Instant, Point, Row
 
 from lensd.diagnosis.apart import name_apart
+from lensd.diagnosis.clocks import instants_of, move_to_their_zone
 from lensd.diagnosis.find import Found, Intake, find
 from lensd.records import FileRead
 
@@ -20,7 +21,6 @@ MOST_UNREAD: Final = 4  # lines without a row to one with
 TIMED_LINES: Final = 3
 MOST_LOOKED_AT: Final = 1 << 20  # bytes of a file whose lines without a row are looked at
 LONGEST_NOTES: Final = 40  # lines; longer text that nothing was taken from may be a log of an unknown kind
-INSTANTS: Final = ("seen_at", "started_at", "ended_at")
 LIFE: Final = frozenset({"engine.started", "engine.ready", "engine.stopping", "engine.stopped", "engine.dead", "engine.start_failed"})
 _TIMED: Final = re.compile(rb"^\W{0,2}(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d )?\d\d:\d\d:\d\d\S* +\S", re.MULTILINE)
 _FIRST_RANK: Final = "dp0"
@@ -95,6 +95,7 @@ def read_found(found: Found, intake: Intake) -> Folder:
         again = _read(undated, files, refused, day, intake.told)
         every |= again
         logs = {name: every[name] for name in logs}
+    move_to_their_zone(every, files)
     _name_engines(logs)
     name_apart(logs, every, files)
     _name_ranks(every)
@@ -104,12 +105,6 @@ def read_found(found: Found, intake: Intake) -> Folder:
 
 def _last(files: Mapping[str, FileRows]) -> Instant | None:
     return max((Instant(at) for file in files.values() for some in file.rows.values() for at in instants_of(some)), default=None)
-
-
-def instants_of(rows: Sequence[Row]) -> Iterator[int]:
-    """Every instant that rows of one table say they are of."""
-    for name in [name for name in INSTANTS if rows and name in rows[0].__struct_fields__]:
-        yield from (at for row in rows if (at := getattr(row, name)) is not None)
 
 
 def _recognised(path: Path, name: str, refused: dict[str, str]) -> Kind | None:

@@ -11,12 +11,13 @@ from lensd_collectors.rows import Event, HttpExchange, RequestRow, Row, SpanRow
 
 from lensd.diagnosis.beside import beside
 from lensd.diagnosis.causes import conclude
+from lensd.diagnosis.clocks import instants_of
 from lensd.diagnosis.complaints import complaints
 from lensd.diagnosis.course import course_of
 from lensd.diagnosis.doubts import ALARMING, COMPLAINT, TIMES, UNREAD, Doubt, doubt, doubts
 from lensd.diagnosis.evaluate import evaluate
 from lensd.diagnosis.find import REST, STANDARD_INPUT, Intake, find
-from lensd.diagnosis.folder import Folder, instants_of, read_found
+from lensd.diagnosis.folder import Folder, read_found
 from lensd.diagnosis.postmortem import of_findings
 from lensd.diagnosis.resolve import Resolver, resolve
 from lensd.diagnosis.runbook import Runbook
