@@ -1,6 +1,12 @@
-"""From pairs to figures: medians of each arm, the ratio between them with its interval, and whether the budget holds."""
+"""From pairs to figures: medians of each arm, the ratio between them with its interval, and whether the budget holds.
 
+Two pairs that follow each other are a round, in the order ABBA or BAAB: what drifts evenly takes as much from either arm.
+"""
+
+import functools
+import itertools
 import math
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -11,6 +17,9 @@ Pair = Mapping[str, Mapping[str, float]]
 PLAIN: Final = "plain"
 PLUGGED: Final = "plugged"
 LEAST_PAIRS: Final = 20
+PAIRS_A_ROUND: Final = 2
+ONE_SIDE: Final = 40
+"""One in so many is outside the interval on one side."""
 MOST_COST: Final = 2.0
 LEAST_RECORDED: Final = 99.0
 WIDTH: Final = 42
@@ -21,57 +30,70 @@ class Figure(NamedTuple):
     title: str
     unit: str
     digits: int
-    is_compared: bool = False
+    is_compared: bool = True
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
-    "tokens": Figure("tokens/s", "tokens/s", 0, is_compared=True),
-    "cpu": Figure("CPU a token, all processes, us", "us", 1, is_compared=True),
-    "api_cpu": Figure("  of it the API server's", "us", 1, is_compared=True),
-    "events": Figure("events a token in the streams", "event", 3),
-    "recorded": Figure("requests recorded, %", "%", 1),
+    "tokens": Figure("tokens/s", "tokens/s", 0),
+    "cpu": Figure("CPU a token, all processes, us", "us", 1),
+    "api_cpu": Figure("  of it the API server's", "us", 1),
+    "events": Figure("events a token in the streams", "event", 3, is_compared=False),
 }
-
-T_975: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
-    2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t for a 95 % interval, at 1 to 30 degrees of freedom."""
-T_975_BEYOND: Final = ((40, 2.021), (60, 2.000), (120, 1.980))
 
 
 class Ratio(NamedTuple):
-    """Plugged to plain: the geometric mean over the pairs and its 95 % interval; `spread` is one pair's standard deviation, as a share."""
+    """Plugged to plain, over the rounds, with its 95 % interval; `spread` is one round's standard deviation, as a share."""
 
-    mean: float
+    middle: float
     low: float
     high: float
     spread: float
 
 
-def t_975(freedom: int) -> float:
-    """Half the width of a 95 % interval in standard errors: of the nearest count in the table that is no higher, so never too narrow."""
-    if freedom <= len(T_975):
-        return T_975[freedom - 1]
-    return next((t for least, t in reversed(T_975_BEYOND) if least <= freedom), T_975[-1])
-
-
 def ratio(pairs: Sequence[Pair], name: str) -> Ratio | None:
-    """Of each pair's own ratio, by Student's t on its logarithm. None of less than two pairs."""
-    logs = [math.log(pair[PLUGGED][name] / pair[PLAIN][name]) for pair in pairs]
-    if len(logs) < 2:
+    """Of each round's own ratio, by Wilcoxon's signed ranks of its logarithm. None of less than six rounds.
+
+    A round's error is as likely up as down, since the order in it was drawn by lot: that is all that these ranks ask for, however
+    the machine behaves. The estimate is the median of the means of any two rounds (Hodges and Lehmann's), and the ends of the
+    interval are two of these means (Hollander and Wolfe, Nonparametric Statistical Methods, 3.2 and 3.3).
+    """
+    logs = of_rounds(pairs, name)
+    outside = _outside(len(logs))
+    if not outside:
         return None
-    mean, spread = statistics.fmean(logs), statistics.stdev(logs)
-    half = t_975(len(logs) - 1) * spread / math.sqrt(len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), math.expm1(spread))
+    means = sorted((one + other) / 2 for at, one in enumerate(logs) for other in logs[at:])
+    ends = means[outside - 1], means[-outside]
+    return Ratio(math.exp(statistics.median(means)), *map(math.exp, ends), math.expm1(statistics.stdev(logs)))
+
+
+def of_rounds(pairs: Sequence[Pair], name: str) -> list[float]:
+    """The logarithm of each round's ratio, plugged to plain."""
+    logs = [math.log(pair[PLUGGED][name] / pair[PLAIN][name]) for pair in pairs]
+    return [statistics.fmean(logs[at : at + PAIRS_A_ROUND]) for at in range(0, len(logs) - 1, PAIRS_A_ROUND)]
+
+
+def correlation(pairs: Sequence[Pair], name: str) -> float | None:
+    """From one round to the next; None where there is none to speak of."""
+    logs = of_rounds(pairs, name)
+    if len(logs) < 3 or len(set(logs)) < 2:
+        return None
+    off = [each - statistics.fmean(logs) for each in logs]
+    return sum(map(operator.mul, off, off[1:])) / sum(each * each for each in off)
+
+
+@functools.cache
+def _outside(rounds: int) -> int:
+    """The how manyth mean from either side is an end of the 95 % interval; 0 where there are too few rounds for any."""
+    ways = [1]  # by their sum, of the sets of the ranks so far
+    for rank in range(1, rounds + 1):
+        ways = [more + less for more, less in zip([*ways, *[0] * rank], [*[0] * rank, *ways], strict=True)]
+    within = itertools.accumulate(ways)
+    return sum(1 for number in within if number * ONE_SIDE <= 2**rounds)
 
 
 def medians(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
     """By arm, over all pairs."""
-    return {
-        arm: {name: statistics.median([pair[arm][name] for pair in pairs]) for name in FIGURES if all(name in pair[arm] for pair in pairs)}
-        for arm in (PLAIN, PLUGGED)
-    }
+    return {arm: {name: statistics.median([pair[arm][name] for pair in pairs]) for name in FIGURES} for arm in (PLAIN, PLUGGED)}
 
 
 def most_cost(pairs: Sequence[Pair]) -> float | None:
@@ -80,10 +102,9 @@ def most_cost(pairs: Sequence[Pair]) -> float | None:
     return None if found is None else 100 * (1 - found.low)
 
 
-def budgets(pairs: Sequence[Pair]) -> list[dict[str, str | float | bool | None]]:
+def budgets(pairs: Sequence[Pair], recorded: float | None) -> list[dict[str, str | float | bool | None]]:
     """Each budget with its value; one that was not measured has none and does not hold."""
     cost = most_cost(pairs)
-    recorded = medians(pairs)[PLUGGED].get("recorded") if pairs else None
     return [
         {
             "name": "cost to tokens/s, upper end of the 95 % interval, %", "limit": MOST_COST,
@@ -97,7 +118,7 @@ def budgets(pairs: Sequence[Pair]) -> list[dict[str, str | float | bool | None]]
 
 
 def ratios(pairs: Sequence[Pair]) -> dict[str, float]:
-    """`{figure}`, its interval's ends `{figure}_low` and `{figure}_high`, and a pair's `{figure}_spread`; plugged to plain."""
+    """`{figure}`, its interval's ends `{figure}_low` and `{figure}_high`, and a round's `{figure}_spread`; plugged to plain."""
     found: dict[str, float] = {}
     for name, figure in FIGURES.items():
         if figure.is_compared and (of_pairs := ratio(pairs, name)):
@@ -111,9 +132,14 @@ def table(pairs: Sequence[Pair]) -> str:
     found = medians(pairs)
     lines = [f"{'medians of ' + str(len(pairs)) + ' pairs':<{WIDTH}}{PLAIN:>10}{PLUGGED:>10}{'ratio':>8}  95 % interval     spread"]
     for name, figure in FIGURES.items():
-        cells = (f"{found[arm][name]:,.{figure.digits}f}" if name in found[arm] else "" for arm in (PLAIN, PLUGGED))
+        cells = (f"{found[arm][name]:,.{figure.digits}f}" for arm in (PLAIN, PLUGGED))
         line = f"{figure.title:<{WIDTH}}" + "".join(f"{cell:>10}" for cell in cells)
         if figure.is_compared and (of_pairs := ratio(pairs, name)):
-            line += f"{of_pairs.mean:>8.3f}  {of_pairs.low:.3f} to {of_pairs.high:.3f}  {100 * of_pairs.spread:>6.1f} %"
+            line += f"{of_pairs.middle:>8.3f}  {of_pairs.low:.3f} to {of_pairs.high:.3f}  {100 * of_pairs.spread:>6.1f} %"
         lines.append(line)
+    if (found_correlation := correlation(pairs, "tokens")) is not None:
+        by_chance = 1.96 / math.sqrt(len(pairs) / PAIRS_A_ROUND)
+        lines.append(
+            f"tokens/s, from one round of two pairs to the next: correlation {found_correlation:+.2f}, by chance within {by_chance:.2f}"
+        )
     return "\n".join(lines)

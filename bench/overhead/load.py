@@ -1,41 +1,61 @@
-"""Equal work: a fixed number of requests by callers that each send the next one as they have the reply to the last."""
+"""A steady load: callers that each send the next request as they have the reply to the last, until they are told to pause."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 from gateway.load import Caller
 from gateway.process import BenchError
 
 
-async def served(made: Sequence[Caller], request: bytes, number: int) -> tuple[float, int]:
-    """Seconds until the last reply is whole, and events that all had. Raises BenchError where one is not whole.
+class Steady:
+    """`requests` are those sent so far; a reply that is not whole ends the load."""
 
-    `number` is at least that of the callers.
-    """
-    done = asyncio.get_running_loop().create_future()
-    unsent, awaited, events = number - len(made), number, 0
+    def __init__(self, made: Sequence[Caller], request: bytes) -> None:
+        self.requests = 0
+        self._made, self._request = made, request
+        self._events = 0  # of the replies that have ended
+        self._is_on = False
+        self._open = 0
+        self._paused: asyncio.Future[None] | None = None
+        for caller in made:
+            caller.ended = self._on_end(caller)
 
-    def on_end(caller: Caller) -> Callable[[], None]:
+    def start(self) -> None:
+        self._is_on = True
+        self._paused = asyncio.get_running_loop().create_future()
+        for caller in self._made:
+            self._send(caller)
+
+    async def pause(self) -> None:
+        """Until the last reply is whole. Raises BenchError where one was not."""
+        self._is_on = False
+        if self._paused is not None:
+            await self._paused
+
+    def events(self) -> int:
+        """That have come so far, also of replies that are still coming. Raises BenchError as `pause` does."""
+        if self._paused is not None and self._paused.done():
+            self._paused.result()
+        return self._events + sum(caller.frames for caller in self._made)
+
+    def _send(self, caller: Caller) -> None:
+        self.requests += 1
+        self._open += 1
+        caller.send(self._request)
+
+    def _on_end(self, caller: Caller) -> Callable[[], None]:
         def ended() -> None:
-            nonlocal unsent, awaited, events
-            awaited -= 1
-            events += caller.frames
-            if done.done():
+            self._events += caller.frames
+            caller.frames = 0
+            self._open -= 1
+            assert self._paused is not None
+            if self._paused.done():
                 return
             if not caller.is_whole:
-                done.set_exception(BenchError(f"a reply was not whole: status {caller.status}"))
-            elif unsent:
-                unsent -= 1
-                caller.send(request)
-            elif not awaited:
-                done.set_result(None)
+                self._paused.set_exception(BenchError(f"a reply was not whole: status {caller.status}"))
+            elif self._is_on:
+                self._send(caller)
+            elif not self._open:
+                self._paused.set_result(None)
 
         return ended
-
-    began = time.perf_counter()
-    for caller in made:
-        caller.ended = on_end(caller)
-        caller.send(request)
-    await done
-    return time.perf_counter() - began, events

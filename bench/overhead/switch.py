@@ -15,24 +15,34 @@ STAT_LOGGER: Final = "overhead.switch:SwitchedStatLogger"
 PATHS: Final = {"/bench/on": True, "/bench/off": False}
 
 
-class _Switch:
-    is_on = False
-
-
 class SwitchedStatLogger(LensdStatLogger):
-    def record(self, *told: Any, **more: Any) -> None:
-        if _Switch.is_on:
-            super().record(*told, **more)
+    """Switched on, vLLM calls the plugin's own method, with nothing of the bench's between them."""
+
+    made: Final[list["SwitchedStatLogger"]] = []
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.made.append(self)
+        self.turn(on=False)
+
+    def turn(self, *, on: bool) -> None:
+        self.record = super().record if on else _nothing  # type: ignore[method-assign]
 
 
 class SwitchedMiddleware:
     def __init__(self, app: App) -> None:
         self._app, self._with = app, LensdMiddleware(app)
+        self._now: App = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (wanted := PATHS.get(scope.get("path", ""))) is None:
-            await (self._with if _Switch.is_on else self._app)(scope, receive, send)
+            await self._now(scope, receive, send)
             return
-        _Switch.is_on = wanted
+        self._now = self._with if wanted else self._app
+        for each in SwitchedStatLogger.made:
+            each.turn(on=wanted)
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...

@@ -50,17 +50,6 @@ class Scope(Wire, frozen=True, kw_only=True):
     name: str
 
 
-class LogRecord(Wire, frozen=True, kw_only=True):
-    time_unix_nano: str
-    severity_number: int
-    severity_text: str
-    event_name: str
-    body: AnyValue | None = None
-    attributes: list[KeyValue] = []
-    trace_id: str = ""
-    span_id: str = ""
-
-
 class NumberPoint(Wire, frozen=True, kw_only=True):
     time_unix_nano: str
     as_double: float | str
@@ -111,7 +100,7 @@ class ScopeMetrics(Wire, frozen=True, kw_only=True):
 
 class ScopeLogs(Wire, frozen=True, kw_only=True):
     scope: Scope
-    log_records: msgspec.Raw  # a list of LogRecord, encoded
+    log_records: msgspec.Raw  # a list, as log_json writes its items
 
 
 class ResourceSpans(Wire, frozen=True, kw_only=True):

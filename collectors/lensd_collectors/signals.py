@@ -6,10 +6,10 @@ What a call is given is kept as it is; putting it into OTLP's form is left to th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from lensd_collectors import conventions, otlp, span_json
+from lensd_collectors import conventions, log_json, otlp, span_json
 from lensd_collectors.otlp import Attributes
 
-Record = list[str] | otlp.LogRecord | tuple[str, str, otlp.Metric]  # spans are written already
+Record = list[str] | str | tuple[str, str, otlp.Metric]  # spans, and log records as one text, are written already
 Pending = Callable[[], Record]
 """A record still to be put into OTLP's form; raises for values that OTLP has no form for."""
 
@@ -66,19 +66,16 @@ class Records(ABC):
         """A log record that is an event: its name is sent as eventName and, for older receivers, as `event.name`."""
         kept = _copy(attributes)
 
-        def made() -> otlp.LogRecord:
-            return otlp.LogRecord(
-                time_unix_nano=str(int(at_ns)),
-                severity_number=otlp.SEVERITY.get(severity, otlp.SEVERITY["info"]),
-                severity_text=severity.upper(),
-                event_name=otlp.text(name),
-                body=None if body is None else otlp.any_value(body),
-                attributes=otlp.key_values({conventions.EVENT_NAME: name, **kept}),
-                trace_id=otlp.hex_id(trace_id, 32),
-                span_id=otlp.hex_id(span_id, 16),
+        self._put(
+            lambda: log_json.write(
+                name, span_json.fresh_pairs({conventions.EVENT_NAME: name, **kept}),
+                at_ns=int(at_ns), severity=severity, body=body, trace_id=trace_id, span_id=span_id,
             )
+        )  # fmt: skip
 
-        self._put(made)
+    def logs(self, make: Callable[[], str], count: int) -> None:
+        """Events that belong together, `count` of them with commas between, as `log_json.write` gives them; `make` runs later."""
+        self._put(make, count)
 
     def gauge(self, name: str, value: float, *, at_ns: int, attributes: Attributes, unit: str = "") -> None:
         """One value of a gauge."""

@@ -91,6 +91,11 @@ def pairs(attributes: Attributes) -> str:
     return ",".join([_pair(key, value) for key, value in attributes.items() if value is not None])
 
 
+def fresh_pairs(attributes: Attributes) -> str:
+    """The same, with nothing kept: for what hardly comes a second time."""
+    return ",".join([_fresh_pair(key, value) for key, value in attributes.items() if value is not None])
+
+
 def integer(key: str) -> str:
     """A pair with a gap, for what is another whole number each time."""
     return f'{{"key":{quoted(key)},"value":{{"intValue":"{GAP}"}}}}'
@@ -107,17 +112,22 @@ def string(key: str) -> str:
 
 
 def _pair(key: str, value: Value) -> str:
+    if isinstance(value, str | bool | int):
+        return _kept_pair(key, value)
+    return _fresh_pair(key, value)
+
+
+def _fresh_pair(key: str, value: Value) -> str:
     if isinstance(value, float):
         shown = otlp.number(value)
         return f'{{"key":{_kept(key)},"value":{{"doubleValue":{shown if isinstance(shown, float) else quoted(shown)}}}}}'
     if isinstance(value, str | bool | int):
-        return _kept_pair(key, value)
+        return _scalar_pair(key, value)
     values = ",".join([f'{{"stringValue":{quoted(str(each))}}}' for each in value])
     return f'{{"key":{_kept(key)},"value":{{"arrayValue":{{"values":[{values}]}}}}}}'
 
 
-@functools.lru_cache(MAX_KEPT, typed=True)
-def _kept_pair(key: str, value: str | bool | int) -> str:
+def _scalar_pair(key: str, value: str | bool | int) -> str:
     if isinstance(value, str):
         shown = f'{{"stringValue":{quoted(value)}}}'
     elif isinstance(value, bool):
@@ -127,6 +137,9 @@ def _kept_pair(key: str, value: str | bool | int) -> str:
     else:
         shown = f'{{"doubleValue":{float(value)!r}}}'
     return f'{{"key":{quoted(key)},"value":{shown}}}'
+
+
+_kept_pair = functools.lru_cache(MAX_KEPT, typed=True)(_scalar_pair)
 
 
 def quoted(text: str) -> str:

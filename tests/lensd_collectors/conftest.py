@@ -24,6 +24,19 @@ class SpanRead(otlp.Wire, frozen=True, kw_only=True):
     status: "StatusRead"
 
 
+class LogRead(otlp.Wire, frozen=True, kw_only=True):
+    """A log record as it goes over the wire."""
+
+    time_unix_nano: str
+    severity_number: int
+    severity_text: str
+    event_name: str
+    body: otlp.AnyValue | None = None
+    attributes: tuple[otlp.KeyValue, ...] = ()
+    trace_id: str = ""
+    span_id: str = ""
+
+
 class StatusRead(otlp.Wire, frozen=True, kw_only=True):
     code: int = 0
     message: str = ""
@@ -33,7 +46,7 @@ class Recorder(Records):
     """What was exported, in order; `batches` are the sizes of what travelled together."""
 
     def __init__(self) -> None:
-        self.events: list[otlp.LogRecord] = []
+        self.events: list[LogRead] = []
         self.spans: list[SpanRead] = []
         self.metrics: list[tuple[str, str, otlp.Metric]] = []
         self.batches: list[int] = []
@@ -51,8 +64,8 @@ class Recorder(Records):
         made = record()
         if isinstance(made, list):
             self.spans += [msgspec.json.decode(span, type=SpanRead) for span in made]
-        elif isinstance(made, otlp.LogRecord):
-            self.events.append(made)
+        elif isinstance(made, str):
+            self.events += msgspec.json.decode(f"[{made}]", type=list[LogRead])
         else:
             self.metrics.append(made)
 

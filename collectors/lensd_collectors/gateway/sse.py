@@ -4,6 +4,7 @@ The bytes go to the caller unchanged, whatever is read here. Texts are looked at
 whole yet, nothing of the stream is.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ DONE: Final = b"[DONE]"
 _LF, _CR, _BACKSLASH = b"\n\r\\"
 _BOM: Final = b"\xef\xbb\xbf"
 _PLAIN: Final = bytes(each for each in range(0x20, 0x7F) if each not in b'"\\')
+_TEXT: Final = rb"""[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})"""  # a surrogate is looked at by itself
+_are_texts: Final = re.compile(rb"(?:%b|\n)*+" % _TEXT).fullmatch
 _KEPT: Final = 8  # bytes of a line that is too long: enough to tell that it is data
 
 
@@ -64,7 +67,7 @@ class Scanner:
         elif self.is_alike(data):
             start = self._start
             text = data[start : start + len(data) - self._least]
-            if not text.translate(None, _PLAIN) or _is_plain(text):
+            if not text.translate(None, _PLAIN) or _stand_in_quotes((text,)):
                 self.chunks += 1
                 if text:
                     self.content_chunks += 1
@@ -73,19 +76,17 @@ class Scanner:
         else:
             self._feed_events(data)
 
-    def feed_alike(self, reads: Sequence[bytes]) -> bool:
-        """Reads on in one go, where each read is one event with a text and like those before; False, and nothing is read, else."""
+    def feed_alike(self, reads: Sequence[bytes]) -> Sequence[bytes]:
+        """Reads on in one go, where each read is one event like those before: their texts, as written. Else none, and nothing is read."""
         start, end = self._start, self._start - self._least
         if not self.at_boundary or not end:
-            return False
+            return ()
         texts = [read[start:end] for read in reads]
-        if not all(texts) or b"%b%b%b" % (self._head, (self._tail + self._head).join(texts), self._tail) != b"".join(reads):
-            return False
-        if b"".join(texts).translate(None, _PLAIN) and not all(map(_is_plain, texts)):
-            return False
+        if b"%b%b%b" % (self._head, (self._tail + self._head).join(texts), self._tail) != b"".join(reads) or not _stand_in_quotes(texts):
+            return ()
         self.chunks += len(texts)
-        self.content_chunks += len(texts)
-        return True
+        self.content_chunks += len(texts) - texts.count(b"")
+        return texts
 
     def is_alike(self, data: bytes) -> bool:
         """It begins and ends as the events before."""
@@ -233,9 +234,13 @@ def data_value(line: bytes) -> bytes | None:
     return b"" if line == b"data" else None
 
 
-def _is_plain(text: bytes) -> bool:
-    """It stands for itself between the quotes of a JSON string."""
+def _stand_in_quotes(texts: Sequence[bytes]) -> bool:
+    """Each is what a JSON string has between its quotes, whole."""
+    whole = b"\n".join(texts)  # which no JSON string has in it
+    if not _are_texts(whole) or whole.count(b"\n") >= len(texts):
+        return False
     try:
-        return b'"' not in text and _BACKSLASH not in text and text.decode().isprintable()
+        whole.decode()
     except UnicodeDecodeError:
         return False
+    return True

@@ -1,5 +1,7 @@
 """One request through the middleware: the gateway's record, filled from what passes inside the app."""
 
+import functools
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,6 +21,12 @@ from lensd_collectors.scrub import scrub
 MOST_HELD_BYTES: Final = 1 << 20  # of a reply that is no stream; nothing is read in a larger one
 MOST_UNREAD: Final = 128  # parts of a body that are held until they are read in one go
 LONG_PART: Final = 1 << 16
+
+_REQUEST_ID: Final = span_json.string(conventions.REQUEST_ID)
+_INSTANTS: Final = tuple(
+    span_json.number(name)
+    for name in (conventions.FIRST_BYTE_MS, conventions.FIRST_CONTENT_MS, conventions.LAST_CONTENT_MS, conventions.LAST_BYTE_MS)
+)
 
 
 class Exchange(Record, eq=False, kw_only=True):
@@ -103,18 +111,13 @@ class Exchange(Record, eq=False, kw_only=True):
     def span(self, also: Attributes) -> list[str]:
         """The one span of a request that was closed: what a gateway says of its own, and on the same span of its way to the engine."""
         self.judge()
-        ours: Attributes = {
-            conventions.REQUEST_ID: self.request_id,
-            conventions.FIRST_BYTE_MS: self._since(self.first_byte),
-            conventions.FIRST_CONTENT_MS: self._since(self.first_content),
-            conventions.LAST_CONTENT_MS: self._since(self.last_content),
-            conventions.LAST_BYTE_MS: self._since(self.last_byte),
-            **also,
-        }
+        instants = (self.first_byte, self.first_content, self.last_content, self.last_byte)
+        own = [span_json.quoted(self.request_id), *[repr((each - self.sent) / 1e6) for each in instants if each]]
+        said = span_json.fill(_own_form(tuple(map(bool, instants))), own), span_json.pairs(also), request_pairs(self)
         return [
             span_json.write(
                 f"{self.method} {self.route}",
-                f"{span_json.pairs(ours)},{request_pairs(self)}",
+                ",".join(filter(None, said)),
                 trace_id=self.trace_id,
                 span_id=self.span_id,
                 parent_span_id=self.parent_span_id,
@@ -142,9 +145,10 @@ class Exchange(Record, eq=False, kw_only=True):
                 is_tried, end = True, len(parts)
                 while not scanner.is_alike(parts[end - 1]):
                     end -= 1
-                if scanner.feed_alike(parts[at:end]):
-                    self._content(stamps[at])
-                    self._content(stamps[end - 1])
+                if texts := scanner.feed_alike(parts[at:end]):
+                    spoken = list(itertools.compress(stamps[at:end], texts))
+                    for stamp in spoken[:1] + spoken[-1:]:
+                        self._content(stamp)
                     at, known = end, scanner.content_chunks
                     continue
             scanner.feed(parts[at])
@@ -192,8 +196,11 @@ class Exchange(Record, eq=False, kw_only=True):
         if facts.completion_tokens is None:
             facts.completion_tokens = _tokens(self.usage, "completion_tokens")
 
-    def _since(self, stamp: int) -> float | None:
-        return (stamp - self.sent) / 1e6 if stamp else None
+
+@functools.lru_cache(16)
+def _own_form(there: tuple[bool, ...]) -> tuple[str, ...]:
+    """What only a middleware's span says, but for its figures, split at its gaps; `there`: which of the instants it has."""
+    return tuple(",".join((_REQUEST_ID, *itertools.compress(_INSTANTS, there))).split(span_json.GAP))
 
 
 def _tokens(usage: Any, name: str) -> int | None:

@@ -5,7 +5,9 @@ vLLM calls these classes no stable interface: a field may be gone, renamed, of a
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
+
+MOST: Final = 2**63 - 1024  # the last that a float can show
 
 
 def field(stats: Any, name: str) -> Any:
@@ -18,6 +20,8 @@ def field(stats: Any, name: str) -> Any:
 
 def finite(value: Any) -> float | None:
     """A finite number as it is; None of anything else."""
+    if type(value) is float:
+        return value if -math.inf < value < math.inf else None
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             found = float(value)
@@ -39,9 +43,11 @@ def amount(stats: Any, name: str) -> float | None:
 
 
 def count(stats: Any, name: str) -> int | None:
-    """A whole number that is not negative."""
-    value = amount(stats, name)
-    return None if value is None else int(value)
+    """A whole number that is not negative, and that OTLP has room for."""
+    found = field(stats, name)
+    if type(found) is not int:
+        found = finite(found)
+    return int(found) if found is not None and 0 <= found <= MOST else None
 
 
 def total(values: Sequence[Any]) -> float | None:
@@ -58,7 +64,7 @@ def total(values: Sequence[Any]) -> float | None:
 def milliseconds(stats: Any, name: str) -> float | None:
     """A field in seconds; negative where the end of what it measures was not reached."""
     value = number(stats, name)
-    return None if value is None else value * 1000.0
+    return None if value is None else finite(value * 1000.0)
 
 
 def items(value: Any) -> Collection[Any] | None:

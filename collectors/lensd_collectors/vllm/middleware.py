@@ -176,8 +176,9 @@ def _other(exchange: Exchange, message: Message, now: int) -> Message:
         exchange.start(message["status"], headers)
         return {**message, "headers": with_request_id(headers, exchange.request_id)}
     if message["type"] == "http.response.body":
-        exchange.parts.append(message.get("body", b""))
-        exchange.stamps.append(now)
+        if body := message.get("body", b""):
+            exchange.parts.append(body)
+            exchange.stamps.append(now)
         exchange.is_finished = True
     return message
 

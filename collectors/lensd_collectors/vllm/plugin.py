@@ -8,6 +8,7 @@ vLLM calls its stats classes no stable interface: every field is looked for, non
 """
 
 import contextlib
+import functools
 import importlib
 import inspect
 import logging
@@ -17,9 +18,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from lensd_collectors import conventions
+from lensd_collectors import conventions, span_json
 from lensd_collectors.otlp import Value
-from lensd_collectors.vllm.fields import count, field, finite, label, milliseconds, number
+from lensd_collectors.vllm.fields import field, finite, number
+from lensd_collectors.vllm.finished import finished_record
 from lensd_collectors.vllm.load import Ended, Load
 from lensd_collectors.vllm.sender import Sender, sender
 
@@ -72,7 +74,7 @@ class LensdStatLogger(Base):
         self._looking = threading.Lock()
         self._says_again = False
         self._counts = True
-        self._attributes: dict[str, Value | None] = {}
+        self._said_of_all = ""  # pairs of each finished request's record
         self._model: str | None = None
         self._told: set[str] = set()
         try:
@@ -80,7 +82,7 @@ class LensdStatLogger(Base):
             self._counts = not _shares_engine(vllm_config)
             made = sender()
             if made is not None:
-                self._attributes = {**made.attributes, conventions.RESPONSE_MODEL: self._model}
+                self._said_of_all = span_json.pairs({**made.attributes, conventions.RESPONSE_MODEL: self._model})
                 made.exporter.before_posting(self._look)
             self._sender = made
         except Exception as error:
@@ -133,13 +135,11 @@ class LensdStatLogger(Base):
 
     def _requests(self, to: Sender, load: Load, ended: Ended) -> None:
         try:
-            finished = load.end(ended)
-            at_ns = _instant(ended.at)
+            finished, at_ns = load.end(ended), _instant(ended.at)
             for each in finished:
                 request_id = field(each, "request_id")
                 if isinstance(request_id, str) and request_id:  # vLLM before 0.22 does not say whose record it is
-                    attributes = {**self._attributes, conventions.RESPONSE_ID: request_id, **finished_attributes(each)}
-                    to.exporter.event(conventions.EVENT_ENGINE_REQUEST, at_ns=at_ns, attributes=attributes)
+                    to.exporter.logs(functools.partial(finished_record, each, request_id, at_ns, self._said_of_all), 1)
         except Exception as error:
             self._tell("finished requests", error)
 
@@ -191,34 +191,6 @@ async def _nothing_async(*_: Any, **__: Any) -> None: ...
 
 
 _make_concrete(LensdStatLogger)
-
-
-def finished_attributes(finished: Any) -> dict[str, Value | None]:
-    """What a FinishedRequestStats says, in milliseconds and with our names; what was not reached or is not there is None.
-
-    A stage that was not reached shows as a negative time, since its end is still 0, and the stages after it as 0.
-    """
-    queue, prefill, decode = (milliseconds(finished, name) for name in ("queued_time", "prefill_time", "decode_time"))
-    if queue is not None and queue < 0:
-        queue = prefill = decode = None
-    elif prefill is not None and (prefill < 0 or (prefill == 0 and queue is None)):
-        prefill = decode = None
-    elif decode is not None and decode < 0:
-        decode = None
-    e2e = milliseconds(finished, "e2e_latency")
-    reason = label(field(finished, "finish_reason"))
-    return {
-        conventions.QUEUE_MS: queue,
-        conventions.PREFILL_MS: prefill,
-        conventions.DECODE_MS: decode,
-        conventions.E2E_MS: e2e if e2e is not None and e2e >= 0 else None,
-        conventions.PREEMPTIONS: count(finished, "num_preemptions"),
-        conventions.INPUT_TOKENS: count(finished, "num_prompt_tokens"),
-        conventions.OUTPUT_TOKENS: count(finished, "num_generation_tokens"),
-        conventions.CACHED_TOKENS: count(finished, "num_cached_tokens"),
-        conventions.MAX_TOKENS: count(finished, "max_tokens_param"),
-        conventions.FINISH_REASONS: None if reason is None else [reason],
-    }
 
 
 def _instant(said: Any) -> int:

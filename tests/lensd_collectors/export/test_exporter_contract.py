@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lensd_collectors import log_json, span_json
 from lensd_collectors.export import Backoff, Exporter
 
 QUICK = Backoff(first_s=0.002, most_s=0.01, most_attempts=3)
@@ -261,6 +262,13 @@ def test_close_sends_what_is_queued(receiver: Receiver) -> None:
         _emit(exporter, n)
     exporter.close(5)
     assert sorted(receiver.numbers()) == list(range(20))
+
+
+def test_log_records_written_by_their_sender_count_each(receiver: Receiver) -> None:
+    exporter = _exporter(receiver.url)
+    exporter.logs(lambda: ",".join(log_json.write("e", span_json.pairs({"n": n}), at_ns=1) for n in range(3)), 3)
+    exporter.close()
+    assert (exporter.sent, receiver.numbers()) == (3, Counter(range(3)))
 
 
 def test_calls_before_posting_hand_in_what_they_have(receiver: Receiver) -> None:

@@ -150,12 +150,13 @@ def test_events_read_in_one_go_say_what_they_say_one_by_one(around, texts, other
 
 def test_texts_alone_are_read_in_one_go():
     around = AROUND[0]
-    learns, *reads = (around[0] + text + around[1] for text in (b"t", b"a", b" b", "世".encode()))
+    texts = (b"a", b" b", b"", "世".encode(), rb"\n\"\\\u4e16")
+    learns, *reads = (around[0] + text + around[1] for text in (b"t", *texts))
     scanner = Scanner()
     assert not scanner.feed_alike([learns])
     scanner.feed(learns)
-    assert scanner.feed_alike(reads)
-    assert (scanner.chunks, scanner.content_chunks) == (4, 4)
+    assert tuple(scanner.feed_alike(reads)) == texts
+    assert (scanner.chunks, scanner.content_chunks) == (6, 5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(AROUND), TEXT), max_size=12), st.data())

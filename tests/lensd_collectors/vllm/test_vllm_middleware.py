@@ -325,7 +325,7 @@ class Late(Kept):
 
 @pytest.mark.parametrize(
     ("held", "text", "waiting"),
-    [(0, b"a", 8), (MOST_WAITING + 1, b"a", 0), (0, b"a" * (LONG_PART // 3), 0), (0, b"a" * LONG_PART, 3)],
+    [(0, b"a", 7), (MOST_WAITING + 1, b"a", 0), (0, b"a" * (LONG_PART // 3), 0), (0, b"a" * LONG_PART, 2)],
 )
 def test_little_is_left_to_be_read_where_the_span_is_made(held: int, text: bytes, waiting: int) -> None:
     late, whole = Late(held), Kept()
@@ -339,6 +339,17 @@ def test_little_is_left_to_be_read_where_the_span_is_made(held: int, text: bytes
     assert not exchange.parts
     same = ("lensd.stream.chunks", "lensd.bytes_sent", "lensd.outcome", "gen_ai.response.finish_reasons", "lensd.stream.done_seen")
     assert [said(late)[name] for name in same] == [said(whole)[name] for name in same]
+
+
+def test_first_and_last_content_are_those_of_parts_with_text() -> None:
+    """Also where parts that are alike are read in one go, some with half a character, which is no text yet."""
+    late, half = Late(0), TEXT.replace(b'"a"', b'""')
+    call(late, answer(200, SSE, ROLE, TEXT, half, half, TEXT.replace(b'"a"', b'"\\n"'), half, DONE))
+    [make] = late.makes
+    exchange = make.func.__self__  # type: ignore[attr-defined]
+    stamps = exchange.stamps.copy()
+    exchange.judge()
+    assert (exchange.first_byte, exchange.first_content, exchange.last_content) == (stamps[0], stamps[1], stamps[4])
 
 
 PARTS = st.sampled_from([ROLE, TEXT, TEXT, TEXT, TEXT.replace(b"}]", b"}] "), b"", b": ping\n\n", TEXT[:20], LAST, USAGE, DONE, ERROR])
