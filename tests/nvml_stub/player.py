@@ -11,6 +11,7 @@ from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from lensd_collectors import otlp
 from lensd_collectors.host import procfs
 from lensd_collectors.host.gpu import GpuSampler
@@ -32,8 +33,10 @@ class Sent(Records):
 
     def _put(self, record: Pending, count: int = 1) -> None:
         made = record()
-        if isinstance(made, otlp.LogRecord):
-            self.events.append({"name": made.event_name, "severity": made.severity_text, "about": plain(made.attributes)})
+        if isinstance(made, str):
+            told = json.loads(made)
+            about = plain(msgspec.convert(told["attributes"], list[otlp.KeyValue]))
+            self.events.append({"name": told["eventName"], "severity": told["severityText"], "about": about})
         elif isinstance(made, tuple):
             name, _, metric = made
             point = metric.gauge.data_points[0]  # type: ignore[union-attr]
