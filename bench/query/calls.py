@@ -89,8 +89,8 @@ def span_id(name: str) -> str:
 
 
 def spans() -> str:
-    """SELECT of the chunk's spans."""
-    return " union all by name ".join(
+    """SELECT of the chunk's spans, in the order in which they end: that in which they are sent."""
+    each = " union all by name ".join(
         f"select trace_id, {span_id(name)} as span_id, {span_id(parent) if parent else 'null::varchar'} as parent_span_id,"
         f" '{title}' as name, '{kind}' as kind, '{scope}' as scope, '{'vllm' if name in ('mid', 'engine') else scope}' as service, engine,"
         f" request_id, began + to_microseconds((({a}) * 1000)::bigint) as started_at,"
@@ -99,6 +99,7 @@ def spans() -> str:
         " from calls"
         for name, parent, title, kind, scope, a, b, about in SPANS
     )
+    return f"from ({each}) order by ended_at"
 
 
 REQUESTS: Final = """

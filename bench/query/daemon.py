@@ -1,6 +1,7 @@
 """A real `lensd serve` over a copy of a store, on free ports of 127.0.0.1."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -42,7 +43,9 @@ def serving(store: Path, folder: Path) -> Iterator[Daemon]:
         )
     try:
         _wait(process, api, folder / "serve.log")
-        yield Daemon(config, f"http://{api}", f"http://{otlp}", (folder / "store" / "token").read_text().strip(), process.pid)
+        token = (folder / "store" / "token").read_text().strip()
+        _wait_for_names(api, token)
+        yield Daemon(config, f"http://{api}", f"http://{otlp}", token, process.pid)
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -79,3 +82,15 @@ def _wait(process: subprocess.Popen[bytes], api: str, log: Path) -> None:
             if answer.status == 200:
                 return
         time.sleep(0.1)
+
+
+def _wait_for_names(api: str, token: str) -> None:
+    """Until requests are looked up as in a daemon that has run for a while."""
+    asking = urllib.request.Request(f"http://{api}/api/v1/status", headers={"Authorization": f"Bearer {token}"})
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        with urllib.request.urlopen(asking, timeout=10) as answer:
+            if json.load(answer)["housekeeping"]["names_at"] is not None:
+                return
+        time.sleep(0.5)
+    raise SystemExit(f"the daemon had no filters by name after {READY_S:g} s")

@@ -17,7 +17,7 @@ from query import calls, hosts
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACE: Final = ROOT / ".bench" / "query"
-VERSION: Final = 1  # of the rows that are made: another one makes the store anew
+VERSION: Final = 2  # of the rows that are made: another one makes the store anew
 HOURS: Final = 48
 CHUNK: Final = 20_000  # requests made in one go
 SECOND: Final = 1_000_000

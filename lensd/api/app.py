@@ -39,6 +39,7 @@ from lensd.records import Diagnosis, Incident
 from lensd.store import queries, sources
 from lensd.store.catalog import store_errors
 from lensd.store.interface import Cursor
+from lensd.store.names import find_requests
 
 PREFIX = "/api/v1"
 STATES = ("open", "acknowledged", "resolved")
@@ -153,7 +154,7 @@ class _Api:
         if not ident.strip():
             raise UsageError("the request id is missing")
         with self._reading() as cursor:
-            return queries.find_requests(cursor, ident)
+            return find_requests(cursor, ident)
 
     def _find(self, ident: str) -> list[dict[str, Any]]:
         found = self._look_up(ident)

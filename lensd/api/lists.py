@@ -10,6 +10,7 @@ from lensd.api.query import DAY_US, instant, span, whole_number
 from lensd.errors import UsageError
 from lensd.store import queries, usage
 from lensd.store.interface import Cursor
+from lensd.store.names import find_requests
 
 Reads = Callable[[Cursor, QueryParams, int], Listed]
 """A list of a cursor, the query and the present instant (microseconds since the epoch). Raises UsageError for a value it does not take."""
@@ -18,7 +19,7 @@ Reads = Callable[[Cursor, QueryParams, int], Listed]
 def requests(cursor: Cursor, query: QueryParams, now: int) -> Listed:
     """Requests newest first, or all those of one name."""
     if ident := query.get("id"):
-        return Listed(queries.find_requests(cursor, ident), table="requests")
+        return Listed(find_requests(cursor, ident), table="requests")
     limit, after = whole_number(query, "limit", least=1), query.get("cursor") or None
     try:
         page = queries.list_requests(cursor, _filter(query), limit or queries.DEFAULT_PAGE, after)

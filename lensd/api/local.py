@@ -31,6 +31,7 @@ from lensd.store.arrow import Rows, batch_of
 from lensd.store.catalog import store_errors
 from lensd.store.folder import FolderStore
 from lensd.store.interface import Cursor, Store
+from lensd.store.names import find_requests
 from lensd.store.segments import Scan, Signal
 from lensd.store.writer import replay
 from lensd.timeline.assembler import Assembler, touched
@@ -64,7 +65,7 @@ class LocalReader:
         """Requests newest first; filters as the client's."""
         with self._reading() as reading:
             if id is not None:
-                return Page(items=tuple(_item(row) for row in queries.find_requests(reading, id)))
+                return Page(items=tuple(_item(row) for row in find_requests(reading, id)))
             page = queries.list_requests(reading, queries.RequestFilter(**wanted), limit or queries.DEFAULT_PAGE, cursor)
         return Page(items=tuple(_item(row) for row in page.items), next=page.next)
 
@@ -152,7 +153,7 @@ class LocalReader:
 
     def _find(self, ident: str) -> list[dict[str, Any]]:
         with self._reading() as cursor:
-            found = queries.find_requests(cursor, ident)
+            found = find_requests(cursor, ident)
             if not found:
                 raise unknown(cursor, ident, self._ids_line, _now())
         return found

@@ -21,7 +21,21 @@ HELD: Final = "memory.held"
 DELETED: Final = f"{HELD}.deleted"
 """View of what is known of requests that were deleted: a row a hash of a name."""
 
-_ROWS_A_SOURCE_BITS: Final = 48
+PLACES: Final = f"{HELD}.request_places"
+"""View of where the rows of `requests` lie: the qualified tables of its view."""
+
+FILTERS: Final = f"{HELD}.name_filters"
+"""Filters by `lensd.store.name_filters`: a row a run of rows of a place; `file` is the number of the database as it is attached."""
+
+APPENDED_BITS: Final = 48
+"""Of the column `appended` of the views of every revision: the number of the place, and below it the id of the row."""
+
+_ROWS_A_SOURCE_BITS: Final = 36
+_FILTERS_TABLE: Final = (
+    f"CREATE TABLE {FILTERS} (place VARCHAR, file BIGINT, low BIGINT, high BIGINT, early TIMESTAMP, late TIMESTAMP, bits BIT)"
+)
+_NO_CHECKPOINT: Final = "1000TB"
+"""DuckDB never checkpoints by itself: see lensd.store.checkpoints."""
 
 
 class Catalog:
@@ -48,16 +62,17 @@ class Catalog:
         self._closed = False
         self._harden(folder, spill)
         self.connection.execute(f"CREATE SCHEMA {HELD}")
-        for statement in (*create_tables(HELD, frozenset(TABLES)), create_bodies(HELD), *statements("macros.sql")):
+        for statement in (*create_tables(HELD, frozenset(TABLES)), create_bodies(HELD), _FILTERS_TABLE, *statements("macros.sql")):
             self.connection.execute(statement)
         self.show({})
         self._door = self.connection.cursor()  # makes the readers' cursors; never busy itself
 
     def _harden(self, folder: Path | None, spill: bool) -> None:
         temporary = str(folder / "spill") if folder and spill else ""
+        self.connection.execute("PRAGMA disable_checkpoint_on_shutdown")  # nor where a file is detached
         for setting in (
             "TimeZone = 'UTC'",
-            "checkpoint_threshold = '64MB'",
+            f"checkpoint_threshold = '{_NO_CHECKPOINT}'",
             f"temp_directory = {quoted(temporary)}",
             f"allowed_directories = [{quoted(str(folder)) if folder else ''}]",
             "enable_external_access = false",
@@ -81,6 +96,8 @@ class Catalog:
                     union = " UNION ALL BY NAME ".join(f"SELECT * FROM {place}" for place in places)
                     self.connection.execute(f"CREATE OR REPLACE VIEW memory.main.{table} AS {union}")
             self._show_deleted(kept)
+            listed = ", ".join(map(quoted, [f"{HELD}.requests", *sources.get("requests", ())]))
+            self.connection.execute(f"CREATE OR REPLACE VIEW {PLACES} AS SELECT unnest([{listed}]) AS place")
             self.connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(duckdb.Error):

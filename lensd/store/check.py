@@ -75,11 +75,12 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(folder: Path, tell: Tell = lambda _: None) -> StoreCheck:
-    """Reads every block of every file, every segment of the journal and every view; changes nothing.
+    """Reads every block of every file, every segment of the journal and every view; changes nothing that an opening does not.
 
     Raises NoStoreError where there is none, StoreBusyError while a daemon has it open.
     """
     folder = folder.resolve()
+    swap.finish(folder)
     version = marker.read_version(folder)
     if version is None:
         raise NoStoreError(f"no store at {folder}: start the daemon there once or name another folder")

@@ -8,7 +8,6 @@ import msgspec
 
 from lensd.errors import NoStoreError
 from lensd.store import marker, swap
-from lensd.store.catalog import store_errors
 from lensd.store.day_files import DAY_US, date_of
 from lensd.store.folder import FolderStore
 from lensd.store.rollover import Packed, roll_over
@@ -36,10 +35,7 @@ def compact(folder: Path, clock: Callable[[], float] = time.time, tell: Callable
     store = FolderStore(folder, clock=clock)
     try:
         packed = _pack(store, int(clock() * 1e6) // DAY_US, tell)
-        with store.cursor() as cursor, store_errors(f"compact store {folder}"):
-            names = cursor.execute("SELECT database_name FROM duckdb_databases() WHERE NOT internal AND NOT readonly AND path IS NOT NULL")
-            for (name,) in names.fetchall():
-                cursor.execute(f"CHECKPOINT {name}")
+        store.checkpoint()
     finally:
         store.close()
     days = tuple(str(date_of(each.day)) for each in packed)

@@ -1,4 +1,4 @@
-"""The few things the journal asks of a disk, so that a faulty one can stand in for it in tests."""
+"""The few things the journal and the undo records ask of a disk, so that a faulty one can stand in for it in tests."""
 
 import contextlib
 import os
@@ -15,12 +15,24 @@ class Disk(Protocol):
         """A handle for appending to a file that must not exist yet."""
         ...
 
+    def open(self, path: Path) -> int:
+        """A handle for reading and writing in place."""
+        ...
+
     def append(self, handle: int, data: bytes) -> None:
         """All of `data` at the end of the file; after an error any part of it may be there."""
         ...
 
+    def read_at(self, handle: int, offset: int, size: int) -> bytes:
+        """At most `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        """All of `data` over what is there; after an error any part of it may be there."""
+        ...
+
     def sync(self, handle: int) -> None:
-        """What was appended survives a crash once this returns."""
+        """What was written survives a crash once this returns."""
         ...
 
     def cut(self, handle: int, size: int) -> None: ...
@@ -49,10 +61,26 @@ class RealDisk:
     def create(self, path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
     def append(self, handle: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
+
+    def read_at(self, handle: int, offset: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(handle, size, offset)):
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return b"".join(parts)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(handle, view, offset)
+            view, offset = view[written:], offset + written
 
     def sync(self, handle: int) -> None:
         os.fdatasync(handle)

@@ -15,10 +15,12 @@ import pyarrow as pa
 from lensd_collectors.rows import TABLES
 
 from lensd.errors import NoStoreError, StoreError, StoreVersionError
-from lensd.store import damage, kept, marker, swap
+from lensd.store import damage, kept, marker, swap, torn_log
 from lensd.store.bodies import BODIES, create_bodies, read_bodies
 from lensd.store.catalog import HELD, Catalog, quoted, store_errors
+from lensd.store.checkpoints import Checkpoints
 from lensd.store.day_files import DAY_US, DayFile, Days, day_name, day_of, read_name, standing
+from lensd.store.disk import RealDisk
 from lensd.store.interface import Batch, Cursor
 from lensd.store.migrations import migrate
 from lensd.store.packing import made_of, remove, shown, size
@@ -67,6 +69,8 @@ class FolderStore:
             with store_errors(self._doing):
                 self._check_marker()
                 self._catalog = Catalog(self.path, spill=not read_only, memory_limit=memory_limit)
+                self._checkpoints = Checkpoints(self._catalog.connection.execute)
+                self._opened.callback(self._checkpoints.close)
                 self._opened.callback(self._catalog.close)
                 self._attach_all()
         except BaseException:
@@ -113,11 +117,20 @@ class FolderStore:
     def cursor(self) -> AbstractContextManager[Cursor]:
         return self._catalog.cursor()
 
+    def checkpoint(self) -> None:
+        """Write what the logs of the files hold into the files. Raises StoreError; nothing is lost by that."""
+        with self._changing(f"write the logs of store {self.path}"):
+            for name in self._settled():
+                self._checkpoints.write(name)
+
     def close(self) -> None:
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._opened.close()
+            if self._closed:
+                return
+            for name in self._settled():
+                self._checkpoints.try_to_write(name)
+            self._closed = True
+            self._opened.close()
 
     def seal(self, day: int, *, hide: bool = False) -> tuple[DayFile, ...]:
         """The files of a day that is to be packed or deleted; rows that come from now on go to another one.
@@ -161,11 +174,14 @@ class FolderStore:
             gone = {file.file for file in self._days.retired}
             for file in self._days.retired:
                 run(f"DETACH DATABASE IF EXISTS {file.name}")
+                self._checkpoints.remove(file.name)
                 self._progress.pop(file.name, None)
                 remove(self.path / file.file)
             self._days.retired.clear()
             if gone and kept.KEPT in self._progress:
                 kept.finish(run, gone)
+            if kept.KEPT in self._settled():
+                self._checkpoints.write_if_due(kept.KEPT)
 
     def days(self) -> dict[int, DayState]:
         """Each day that has files, counted since the epoch."""
@@ -199,6 +215,10 @@ class FolderStore:
             loose_rows=rows[0] if rows else 0,
             heard_at=self._heard.get(day),
         )
+
+    def _settled(self) -> list[str]:
+        """Files that nothing but this connection writes to; what is kept of a day is written by the one that deletes it."""
+        return [name for name in self._checkpoints.names() if name != kept.KEPT or self._hidden is None]
 
     @contextlib.contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
@@ -287,6 +307,7 @@ class FolderStore:
         for statement in ("ROLLBACK", f"DETACH DATABASE IF EXISTS {name}"):
             with contextlib.suppress(duckdb.Error):
                 self._catalog.connection.execute(statement)
+        self._checkpoints.remove(name)
         self._left_out[file.name] = damage.line_of(error)
         log.warning("%s is damaged and left out: %s", file, damage.line_of(error))
 
@@ -300,8 +321,9 @@ class FolderStore:
         if not fixed and not file.exists():
             self._make(file)
         mode = "READ_ONLY" if fixed else f"STORAGE_VERSION '{STORAGE_VERSION}'"
-        run(f"ATTACH {quoted(str(file))} AS {name} ({mode})")
+        torn_log.attach(run, f"ATTACH {quoted(str(file))} AS {name} ({mode})", file)
         if not fixed:
+            self._checkpoints.add(name, file)
             run("BEGIN TRANSACTION")
             for statement in create_tables(name, tables):
                 run(statement)
@@ -324,6 +346,7 @@ class FolderStore:
         run("CHECKPOINT made")
         run("DETACH made")
         os.replace(aside, file)
+        RealDisk().sync_folder(self.path)
 
     def _show(self) -> None:
         """Views over every attached file; a file only has the tables it was made with."""
@@ -349,6 +372,8 @@ class FolderStore:
             moved = () if position is None else (f"UPDATE {target}.progress SET position = {position}",)
             self._catalog.insert(f"{target}.main", batch, *moved)
         self._progress[name if self._read_only else target] = known if position is None else position
+        if not self._read_only:
+            self._checkpoints.write_if_due(target)  # the rows are stored, whatever comes of it
 
     def _known(self, name: str) -> int:
         """The position up to which a day's files together, or the main file, hold everything."""

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 
 from lensd.errors import StoreError
-from lensd.store import retention
+from lensd.store import name_filters, retention
+from lensd.store.catalog import store_errors
 from lensd.store.config import StoreConfig
 from lensd.store.day_files import DAY_US, date_of
 from lensd.store.folder import DayState, FolderStore
@@ -36,6 +37,7 @@ class HouseState(msgspec.Struct, kw_only=True):
     deleted_day: str | None = None
     deleted_at: int | None = None
     deleted_by: str | None = None
+    names_at: int | None = None  # when the filters by name had last all that they are to have
     last_error: str = ""
 
 
@@ -50,23 +52,27 @@ class Housekeeping:
 
     def run(self, stop: threading.Event) -> None:
         self._stop = stop
+        self._try(self._filter_names)
         while not stop.wait(EVERY_S):
             self.look()
 
     def look(self) -> None:
         """Everything that is due now. What fails is logged and tried again at the next look."""
-        for doing in (self._store.release, self._delete, self._pack, self._forget):
+        for doing in (self._store.release, self._delete, self._pack, self._forget, self._filter_names):
             if self._stop.is_set():
                 return
-            try:
-                doing()
-            except StoreError as error:
-                self.state.last_error = str(error)
-                log.warning("put off until the next look: %s", error)
-            except Exception as error:
-                self.state.last_error = f"{type(error).__name__}: this is a fault of lensd"
-                log.exception("looking after the store failed; the next look tries again")
+            self._try(doing)
         self._measure()
+
+    def _try(self, doing: Callable[[], None]) -> None:
+        try:
+            doing()
+        except StoreError as error:
+            self.state.last_error = str(error)
+            log.warning("put off until the next look: %s", error)
+        except Exception as error:
+            self.state.last_error = f"{type(error).__name__}: this is a fault of lensd"
+            log.exception("looking after the store failed; the next look tries again")
 
     def _delete(self) -> None:
         while not self._stop.is_set():
@@ -104,6 +110,12 @@ class Housekeeping:
 
     def _forget(self) -> None:
         self._store.forget(int((self._clock() - BODIES_S) * 1e6))
+
+    def _filter_names(self) -> None:
+        with store_errors("filter the names of requests"), self._store.cursor() as cursor:
+            name_filters.cover(cursor, lambda: not self._stop.is_set())
+        if not self._stop.is_set():
+            self.state.names_at = int(self._clock() * 1e6)
 
     def _measure(self) -> None:
         days = self._store.days()

@@ -13,9 +13,9 @@ from lensd_collectors.rows import TABLES
 from lensd.store.catalog import DELETED
 from lensd.store.day_files import DAY_US, DayFile, date_of
 from lensd.store.interface import Cursor
+from lensd.store.names import engine_names, external
 from lensd.store.packing import Run
 from lensd.store.pins import copies, find_pinned
-from lensd.store.queries import engine_names, external
 from lensd.store.schema import MAIN_TABLES, instant_column
 
 KEPT: Final = "kept_file"

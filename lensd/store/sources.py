@@ -6,6 +6,7 @@ from lensd_collectors import conventions as c
 
 from lensd.store import queries
 from lensd.store.interface import Cursor
+from lensd.store.names import engine_names, external
 
 _RECENT = """
 with latest as (
@@ -63,8 +64,8 @@ def ids_recorded(cursor: Cursor, now: int) -> bool:
 
 def named_in_log(cursor: Cursor, ident: str) -> bool:
     """Whether a log line named this request, which made no request of it: a line has no times."""
-    bare = queries.external(ident)
-    names = [ident, bare, *queries.engine_names(bare)]
+    bare = external(ident)
+    names = [ident, bare, *engine_names(bare)]
     sql = "select exists (from events where request_id in (select unnest($names)) and line is not null)"
     found = cursor.execute(sql, {"names": names}).fetchone()
     return bool(found and found[0])

@@ -7,6 +7,7 @@ does what a kill has left of them.
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -17,9 +18,11 @@ from typing import Final
 import duckdb
 
 from lensd.errors import StoreBusyError, StoreFailedError
-from lensd.store import marker
+from lensd.store import marker, undo
 from lensd.store.catalog import store_errors
 from lensd.store.disk import RealDisk
+
+log = logging.getLogger(__name__)
 
 JOURNAL: Final = "journal"
 _NEW: Final = "swap.new"
@@ -133,10 +136,27 @@ def commit(folder: Path, version: int, clock: Callable[[], float] = time.time) -
 
 
 def finish(folder: Path) -> None:
-    """Do what a kill has left of a swap that was decided. Raises StoreBusyError where another process is at it."""
-    if (folder / _READY).is_dir():
-        with alone(folder, f"open store {folder}"):
+    """Do what a kill has left of a swap that was decided, and take back checkpoints that it has cut short.
+
+    Raises StoreBusyError where another process has the store, StoreFailedError where the folder cannot be written.
+    """
+    doing = f"open store {folder}"
+    if (folder / _READY).is_dir() or undo.files_with_record(folder):
+        with alone(folder, doing):
+            for file in undo.files_with_record(folder):
+                _settle(file, doing)
             _finish(folder)
+
+
+def _settle(file: Path, doing: str) -> None:
+    try:
+        if undo.settle(file):
+            log.info("%s: a checkpoint that was cut short is taken back", file)
+    except OSError as error:
+        raise StoreFailedError(
+            f"{doing}: a checkpoint of {file.name} was cut short and is not taken back: {(error.strerror or str(error)).lower()};"
+            " open the store once as a user who can write it"
+        ) from error
 
 
 def _finish(folder: Path) -> None:

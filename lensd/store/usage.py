@@ -26,13 +26,13 @@ def usage(cursor: Cursor, by: str, since: int, until: int, limit: int = MAX_PAGE
     return rows(
         cursor,
         f"""
+        select * exclude (ttft, tpot), ttft[1] as ttft_p50_ms, ttft[2] as ttft_p95_ms, tpot[1] as tpot_p50_ms, tpot[2] as tpot_p95_ms
         from (
           select {USED_BY[by]} as name, count(*) as requests,
                  count(*) filter (outcome in ({_ENDED_BADLY})) as errors, count(*) filter (outcome = '{Outcome.REFUSED}') as refused,
                  coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens, coalesce(sum(cached_tokens), 0)::bigint as cached_tokens,
                  coalesce(sum(completion_tokens), 0)::bigint as completion_tokens,
-                 quantile_cont(ttft_ms, 0.5) as ttft_p50_ms, quantile_cont(ttft_ms, 0.95) as ttft_p95_ms,
-                 quantile_cont(tpot_ms, 0.5) as tpot_p50_ms, quantile_cont(tpot_ms, 0.95) as tpot_p95_ms
+                 quantile_cont(ttft_ms, [0.5, 0.95]) as ttft, quantile_cont(tpot_ms, [0.5, 0.95]) as tpot
           from {asked.place} group by all
         ) order by prompt_tokens + completion_tokens desc, requests desc, name limit {max(1, min(limit, MAX_PAGE))}
         """,

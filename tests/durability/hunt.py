@@ -15,6 +15,7 @@ from killed import decode
 
 from lensd.store.folder import FolderStore
 from lensd.store.journal import Scan
+from lensd.store.undo import SUFFIX
 from lensd.store.writer import replay
 
 PREY: Final = Path(__file__).with_name("prey.py")
@@ -38,6 +39,7 @@ class Hunt:
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)  # by the phase that was meant and was open
     missed: Counter[str] = field(default_factory=Counter)  # by the phase that was meant and had just ended
+    cut_short: int = 0  # kills that left the undo record of a checkpoint
     acknowledged: int = 0
     lost: list[int] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
@@ -50,7 +52,7 @@ class Hunt:
     def figures(self) -> str:
         inside = ", ".join(f"{phase} {self.kills[phase]}" for phase in PHASES)
         return (
-            f"{self.total} kills -9, inside: {inside}; between phases: {self.missed.total()}; "
+            f"{self.total} kills -9, inside: {inside}; between phases: {self.missed.total()}; undo records left: {self.cut_short}; "
             f"acknowledged {self.acknowledged}, lost {len(self.lost)}, doubled {len(self.doubled)}"
         )
 
@@ -84,6 +86,7 @@ def hunt(found: Hunt, folder: Folder, phase: str) -> None:
     with _running(folder, "write") as prey:
         is_inside = _kill_inside(found, prey, folder, phase)
     (found.kills if is_inside else found.missed)[phase] += 1
+    found.cut_short += any((folder.path / "store").glob(f"*{SUFFIX}"))
     there = folder.count()
     found.lost += [number for number in folder.acknowledged if not there[number]]
     found.doubled += [number for number, times in there.items() if times > 1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 SECTOR: Final = 16  # small, so that a record spans several
+PAGE: Final = 4096  # what a large write is torn into
 
 
 @dataclass
@@ -22,13 +23,15 @@ class File:
 class SimulatedDisk:
     """Implements `Disk`; once its power has failed (see `fail_after`) every operation raises OSError.
 
-    Not safe: bytes appended since the file's last sync, a cut since then, names made or removed since the folder's last sync.
+    Not safe: bytes appended or written over since the file's last sync, a cut since then, names made or removed since the folder's
+    last sync.
     """
 
     def __init__(self) -> None:
         self.files: dict[Path, File] = {}
         self.removed: dict[Path, File] = {}  # since the folder's last sync
         self.cuts: dict[Path, bytearray] = {}  # what a file held before it was cut
+        self.overwritten: dict[Path, list[tuple[int, bytes, bytes]]] = {}  # since its last sync: where, what was there, what is
         self._left: int | None = None  # operations until the power fails
         self._handles: dict[int, Path] = {}
         self._lock = threading.Lock()
@@ -54,7 +57,18 @@ class SimulatedDisk:
             sector = data[start : min(start + SECTOR, size)]
             state = chance.choice(("kept", "zero", "old", "kept"))
             kept += {"kept": sector, "zero": bytes(len(sector)), "old": chance.randbytes(len(sector))}[state]
+        self._lose_overwritten(path, kept, chance)
         return File(kept, len(kept), True)
+
+    def _lose_overwritten(self, path: Path, kept: bytearray, chance: random.Random) -> None:
+        """Of each write any part may be lost; of what was written twice, the second may be there without the first."""
+        for offset, before, _ in reversed(self.overwritten.get(path, [])):
+            kept[offset : offset + len(before)] = before
+        for offset, _, after in self.overwritten.get(path, []):
+            share, piece = chance.choice((0.0, 0.5, 0.9, 1.0)), SECTOR if len(after) <= PAGE else PAGE
+            for at in range(0, len(after), piece):
+                if chance.random() < share:
+                    kept[offset + at : offset + at + piece] = after[at : at + piece]
 
     def _step(self) -> None:
         if self._left is None:
@@ -82,6 +96,32 @@ class SimulatedDisk:
             self._handles[handle] = path
             return handle
 
+    def open(self, path: Path) -> int:
+        with self._lock:
+            self._step()
+            self._at(path)
+            handle = len(self._handles)
+            self._handles[handle] = path
+            return handle
+
+    def read_at(self, handle: int, offset: int, size: int) -> bytes:
+        return self.read(self._handles[handle], offset, size)
+
+    def write_at(self, handle: int, offset: int, data: bytes) -> None:
+        with self._lock:
+            path = self._handles[handle]
+            try:
+                self._step()
+            except OSError:
+                self._write_over(path, offset, data[: len(data) // 2])  # it was being written
+                raise
+            self._write_over(path, offset, data)
+
+    def _write_over(self, path: Path, offset: int, data: bytes) -> None:
+        file = self._at(path)
+        self.overwritten.setdefault(path, []).append((offset, bytes(file.data[offset : offset + len(data)]), data))
+        file.data[offset : offset + len(data)] = data
+
     def append(self, handle: int, data: bytes) -> None:
         with self._lock:
             file = self.files[self._handles[handle]]
@@ -98,6 +138,7 @@ class SimulatedDisk:
             path = self._handles[handle]
             self.files[path].synced = len(self.files[path].data)
             self.cuts.pop(path, None)
+            self.overwritten.pop(path, None)
 
     def cut(self, handle: int, size: int) -> None:
         with self._lock:

@@ -1,69 +1,40 @@
-"""A kill inside any of the large writes of a checkpoint, at an orderly stop: what the store had before is still there."""
+"""A kill inside any change that a store makes to its files, after any part of a write: what it had before is there, and there once."""
 
-import itertools
-import os
-import shutil
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torn import LIVES, ROWS
+from watched import HERE, environ, library
 
-from lensd.store.folder import FolderStore
-
-HERE = Path(__file__).resolve().parent
-LIVES = 4
-ROWS = 50
-
-LIFE = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from store_rows import span
-from lensd.store.arrow import batch_of
-from lensd.store.folder import FolderStore
-first, rows = int(sys.argv[2]), int(sys.argv[4])
-store = FolderStore(Path(sys.argv[1]))
-store.append(batch_of({"spans": [span(number) for number in range(first, first + rows)]}), first + rows)
-store.close()
-"""
-
-
-def live(store: Path, number: int, **environ: str) -> int:
-    """The exit status of a process that appends rows and stops in order."""
-    arguments = [str(store), str(number * ROWS), str(HERE.parent / "lensd" / "store"), str(ROWS)]
-    done = subprocess.run([sys.executable, "-c", LIFE, *arguments], env=os.environ | environ, capture_output=True, timeout=60, check=False)
-    return done.returncode
+SHORT_FORM = 7  # of so many changes one is tried
 
 
 @pytest.mark.slow
-def test_a_torn_write_of_a_checkpoint_loses_no_row_of_before(long_only: None, tmp_path: Path) -> None:
-    """Fails with DuckDB 1.5.5, which writes over a block that the file still stands on: docs/adr/022."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    library, store = tmp_path / "torn_write.so", tmp_path / "store"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(HERE / "torn_write.c"), "-ldl"], check=True)
-    assert [live(store, number) for number in range(LIVES)] == [0] * LIVES
-    torn = 0
-    for write in itertools.count(1):
-        place = tmp_path / str(write) / "store"
-        shutil.copytree(store, place)
-        day = next(place.glob("day-20261129*.duckdb")).resolve()
-        status = live(place, LIVES, LD_PRELOAD=str(library), TORN_FILE=str(day), TORN_AT=str(write))
-        if status == 0:
-            break  # it writes no more than that
-        assert status == -9
-        assert spans_of(place) >= LIVES * ROWS, f"write {write} of the stop was torn"
-        torn += 1
-    assert torn > 0
+@pytest.mark.parametrize("life", LIVES)
+def test_a_torn_change_loses_and_doubles_nothing(
+    life: str, is_long: bool, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    command = [sys.executable, str(HERE / "torn.py"), str(tmp_path), life, str(1 if is_long else SHORT_FORM)]
+    done = subprocess.run(command, env=environ(library(tmp_path), tmp_path / "watched"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    in_files = [kill for kill in kills if kill["path"].endswith((".duckdb", ".undo"))]
+    record_property("figures", f"{life}: {len(kills)} kills inside a change, {len(in_files)} of them of a database file or its undo record")
+    assert {kill["status"] for kill in kills} == {-9}
+    assert [kill for kill in kills if not is_right(kill["found"])] == [], done.stderr[-1000:]
+    assert in_files
 
 
-def spans_of(place: Path) -> int:
-    reader = FolderStore(place, read_only=True)
-    try:
-        with reader.cursor() as cursor:
-            [(found,)] = cursor.execute("SELECT count(*) FROM spans").fetchall()
-            return int(found)
-    finally:
-        reader.close()
+def is_right(found: dict[str, Any] | None) -> bool:
+    """Everything that was acknowledged, each row once; what was under way may be there as a whole."""
+    return (
+        found is not None
+        and not found["left_out"]
+        and found["rows"] == found["names"]
+        and found["rows"] in (found["said"], found["said"] + ROWS)
+    )

@@ -4,14 +4,16 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from store_rows import DAY_US, NOV_29, span
+from store_rows import DAY_US, NOV_29, request, span
 from store_snapshots import snapshot
 
-from lensd.store import housekeeping
+from lensd.store import housekeeping, name_filters
 from lensd.store.arrow import batch_of
+from lensd.store.catalog import FILTERS
 from lensd.store.config import StoreConfig
 from lensd.store.folder import FolderStore
 from lensd.store.housekeeping import Housekeeping
@@ -148,6 +150,30 @@ def test_the_thread_looks_until_it_is_told_to_stop(
     thread = threading.Thread(target=house.run, args=(stop,))
     thread.start()
     assert packed.wait(60)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_look_makes_the_filters_by_name(store: FolderStore, house: Housekeeping, clock: Clock) -> None:
+    store.append(batch_of({"requests": [request(1, 0), request(2, 0, at=NOV_29 + DAY_US)]}), 2)
+    house.look()
+    with store.cursor() as cursor:
+        assert cursor.execute(f"select place, high from {FILTERS}").fetchall() == [("day_20261129.main.requests", 1)]
+    assert house.state.names_at == int(clock.now * 1e6)
+
+
+def test_names_have_filters_before_the_first_look(store: FolderStore, house: Housekeeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, stop, real = threading.Event(), threading.Event(), name_filters.cover
+
+    def cover(*given: Any) -> None:
+        real(*given)
+        made.set()
+
+    monkeypatch.setattr(name_filters, "cover", cover)
+    thread = threading.Thread(target=house.run, args=(stop,))
+    thread.start()
+    assert made.wait(60)
     stop.set()
     thread.join(60)
     assert not thread.is_alive()

@@ -6,6 +6,7 @@ from lensd_collectors.rows import EngineSample, Event, GpuSample, HttpExchange, 
 from lensd.store import queries, sources
 from lensd.store.arrow import batch_of
 from lensd.store.memory import MemoryStore
+from lensd.store.names import find_requests
 
 T0 = 1_795_953_600_000_000
 DAY_US = 86_400_000_000
@@ -34,21 +35,21 @@ def request(key, request_id, **more):
 def test_where_only_vllm_saw_a_chat_the_callers_own_id_finds_it(store, asked):
     put(store, requests=[request(1, "chatcmpl-order-7"), request(2, "chatcmpl-other")])
     with store.cursor() as cursor:
-        assert [row["request_key"] for row in queries.find_requests(cursor, asked)] == [1]
+        assert [row["request_key"] for row in find_requests(cursor, asked)] == [1]
 
 
 @pytest.mark.parametrize("asked", ["order-7", "cmpl-order-7", "cmpl-order-7-0", "cmpl-order-7-0-0a1b2c3d"])
 def test_where_only_vllm_saw_a_completion_the_callers_own_id_finds_it(store, asked):
     put(store, requests=[request(1, "cmpl-order-7-0")])
     with store.cursor() as cursor:
-        assert [row["request_key"] for row in queries.find_requests(cursor, asked)] == [1]
+        assert [row["request_key"] for row in find_requests(cursor, asked)] == [1]
 
 
 def test_a_request_of_exactly_that_id_goes_before_what_vllm_makes_of_it(store):
     put(store, requests=[request(1, "r"), request(2, "chatcmpl-r")])
     with store.cursor() as cursor:
-        assert [row["request_key"] for row in queries.find_requests(cursor, "r")] == [1]
-        assert queries.find_requests(cursor, "r-not-there") == []
+        assert [row["request_key"] for row in find_requests(cursor, "r")] == [1]
+        assert find_requests(cursor, "r-not-there") == []
 
 
 def test_a_session_is_told_in_order_with_what_each_turn_added(store):

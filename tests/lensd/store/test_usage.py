@@ -7,6 +7,7 @@ from store_rows import NOV_29
 from lensd.store import queries, usage
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
+from lensd.store.names import find_requests
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
@@ -131,10 +132,38 @@ def test_pages_show_each_request_once_in_the_place_of_its_last_revision(store, c
 @pytest.mark.parametrize("ident", ["it's", "a'; drop view requests; --", "\0", "ü\n", "%", "' or '1'='1"])
 def test_a_name_is_text_whatever_is_in_it(store, cursor, ident):
     put(store, request(1), request(2, request_id="it's"))
-    assert [row["request_key"] for row in queries.find_requests(cursor, ident)] == ([2] if ident == "it's" else [])
+    assert [row["request_key"] for row in find_requests(cursor, ident)] == ([2] if ident == "it's" else [])
 
 
 def test_a_name_of_an_earlier_revision_is_forgotten(store, cursor):
     put(store, request(1, revision=0, engine_request_id="chatcmpl-x"), request(2, revision=0, request_id="old"))
     put(store, request(1, engine_request_id="chatcmpl-y"), request(2, request_id="new", withdrawn=True))
-    assert [len(queries.find_requests(cursor, ident)) for ident in ("chatcmpl-x", "chatcmpl-y", "old", "new")] == [0, 1, 0, 0]
+    assert [len(find_requests(cursor, ident)) for ident in ("chatcmpl-x", "chatcmpl-y", "old", "new")] == [0, 1, 0, 0]
+
+
+YEAR = 366 * 24 * 60
+
+
+@pytest.mark.parametrize("after", [None, 1])
+def test_pages_reach_back_over_gaps_of_any_length(store, cursor, after):
+    begun = [0, 1, 2, 35, 36, 17 * 60, 20 * 24 * 60, 2 * YEAR]
+    put(store, *(request(key, at=-minutes * MINUTE) for key, minutes in enumerate(begun)))
+    cursor_text = None if after is None else f"{NOV_29 - begun[after] * MINUTE}-{after}"
+    page = queries.list_requests(cursor, queries.RequestFilter(), after=cursor_text)
+    assert [item["request_key"] for item in page.items] == [key for key in range(len(begun)) if after is None or key > after]
+    short = queries.RequestFilter(since=NOV_29 - 36 * MINUTE)
+    assert [item["request_key"] for item in queries.list_requests(cursor, short, after=cursor_text).items][-1] == 4
+
+
+@pytest.mark.parametrize("many", [0, 1, 1001])
+def test_refusals_are_added_up_however_many_there_are(store, cursor, many):
+    put(store, *(request(key, outcome="refused", decision="key unknown") for key in range(many)), request(5000))
+    put(store, *(request(key, revision=2) for key in range(many - 1)))  # what was refused first and served then
+    assert [row["requests"] for row in usage.refusals(cursor, ALL)] == [1][:many]
+
+
+def test_of_revisions_beyond_counting_the_one_that_came_last_stands(store, cursor):
+    put(store, request(1, revision=32_766, prompt_tokens=1), request(1, revision=40_000, prompt_tokens=2))
+    put(store, request(1, revision=40_001, prompt_tokens=3), request(2, revision=9, prompt_tokens=10))
+    put(store, request(2, revision=8, prompt_tokens=100))
+    assert [row["prompt_tokens"] for row in usage.usage(cursor, "key", NOV_29, NOV_29 + HOUR)] == [13]
