@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +13,10 @@ from lensd.diagnosis.cases import cases_path, load_cases
 from lensd.diagnosis.doubts import IDS
 from lensd.diagnosis.evaluate import CITE, render
 from lensd.diagnosis.guard import check_select, functions, parameters, run_guarded
+from lensd.diagnosis.needs import stirs_of
 from lensd.diagnosis.runbook import HEADINGS, Malformed, Runbook, fields, files, parse
-from lensd.diagnosis.scope import PUBLIC, Scope, bound, instant
+from lensd.diagnosis.scope import PUBLIC, Scope, instant
+from lensd.diagnosis.sight import bound
 from lensd.errors import LensdError, RunbookError, SqlLimitError, SqlRefusedError
 from lensd.records import Record
 from lensd.store.interface import Cursor
@@ -134,11 +137,17 @@ def _stirs(book: Runbook, cursor: Cursor) -> Iterable[Problem]:
     if book.stirs and book.scope != "window":
         yield _problem(book, "stirs", "stirs is for window rules: a request rule says when it is to be asked in asks")
         return
-    for table, condition in book.stirs.items():
-        if table not in TABLES:
-            yield _problem(book, "stirs", f"stirs names {table}, which is no public table")
-        else:
-            yield from _condition(book, "stirs", table, condition, condition, cursor)
+    if book.stirs_before and not isinstance(book.params.get(book.stirs_before), timedelta):
+        yield _problem(book, "stirs_before", f"stirs_before names {book.stirs_before}, which is no duration in params")
+    used = {name for condition in book.stirs.values() for name in re.findall(r"\$(\w+)", condition)}
+    for name in sorted(used - book.params.keys()):
+        yield _problem(book, "stirs", f"stirs uses ${name}, which params does not have")
+    for table in sorted(book.stirs.keys() - TABLES.keys()):
+        yield _problem(book, "stirs", f"stirs names {table}, which is no public table")
+    if used <= book.params.keys():
+        for table, condition in stirs_of(book):
+            if table in TABLES:
+                yield from _condition(book, "stirs", table, book.stirs[table], condition, cursor)
 
 
 def _condition(book: Runbook, key: str, table: str, said: str, of_all: str, cursor: Cursor) -> Iterable[Problem]:

@@ -16,16 +16,18 @@ A query that fails or takes too long makes its runbook unknown with the reason; 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import duckdb
 import msgspec
 from lensd_collectors.conventions import Outcome, Stage
 
-from lensd.diagnosis.guard import check_select, first_line, run_guarded
+from lensd.diagnosis.guard import check_select, first_line, run_guarded, tables
 from lensd.diagnosis.needs import Needs
+from lensd.diagnosis.reach import reach_of
 from lensd.diagnosis.runbook import Runbook, fields, override
-from lensd.diagnosis.scope import AFTER, BEFORE, PUBLIC, SUBJECTS, Scope, bound, instant, microseconds
+from lensd.diagnosis.scope import AFTER, BEFORE, PUBLIC, SUBJECTS, Scope, instant, microseconds
+from lensd.diagnosis.sight import Sight, bound
 from lensd.errors import SqlLimitError, SqlRefusedError
 from lensd.records import Confidence, Evidence, Finding, Record, Where
 from lensd.store.interface import Cursor
@@ -121,11 +123,6 @@ class Evaluation(Record, frozen=True, kw_only=True):
         return {request: Evaluation(results=tuple(some), subjects={request: self.subjects[request]}) for request, some in results.items()}
 
 
-class _Time(NamedTuple):
-    start: datetime
-    end: datetime
-
-
 def evaluate(
     cursor: Cursor,
     runbooks: Mapping[str, Runbook] | Iterable[Runbook],
@@ -140,23 +137,20 @@ def evaluate(
     """
     books = dict(runbooks) if isinstance(runbooks, Mapping) else {book.id: book for book in runbooks}
     books = override(books, overrides or {})
-    with bound(cursor, scope):
+    with bound(cursor, scope) as sight:
         subjects = _subjects(cursor)
         extent = _extent(subjects, scope)
-        windows = [(book, window_of(book, scope)) for book in books.values() if book.scope == "window"]
-        needs = Needs(cursor, extent.start, extent.end, windows)
-        idle = unasked(cursor, books.values())
-        results = []
-        for book in books.values():
-            if book.scope == "request" and not subjects:
-                continue
+        asked = [book for book in books.values() if subjects or book.scope == "window"]
+        needs = Needs(cursor, sight, extent, [(book, window_of(book, scope) if book.scope == "window" else extent) for book in asked])
+        idle = unasked(cursor, asked)
+        found: dict[str, Result] = {}
+        for book in sorted(asked, key=reach_of):  # those that see the same one after another
             if book.id in idle:
-                unknown = {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
-                results.append(Result(runbook=book, unknown=unknown))
-                continue
-            results.append(_judge(cursor, book, scope, extent, subjects, needs, timeout_s))
-        put_right = _put_right(cursor) if scope.undated and subjects else frozenset[str]()
-    return Evaluation(results=tuple(results), subjects=subjects, put_right=put_right)
+                found[book.id] = Result(runbook=book, unknown=_unknown_of(needs, book, subjects))
+            else:
+                found[book.id] = _judge(cursor, sight, book, scope, extent, subjects, needs, timeout_s)
+        put_right = _put_right(cursor, sight, microseconds(extent[0])) if scope.undated and subjects else frozenset[str]()
+    return Evaluation(results=tuple(found[book.id] for book in asked), subjects=subjects, put_right=put_right)
 
 
 def unasked(cursor: Cursor, books: Iterable[Runbook]) -> frozenset[str]:
@@ -191,22 +185,34 @@ def window_of(book: Runbook, scope: Scope) -> tuple[datetime, datetime]:
     return (instant(scope.from_us) if scope.from_us is not None else end - book.window), end
 
 
+def _unknown_of(needs: Needs, book: Runbook, subjects: Mapping[str, Judged]) -> dict[str, Unknown]:
+    return {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
+
+
 def _judge(
-    cursor: Cursor, book: Runbook, scope: Scope, extent: _Time, subjects: Mapping[str, Judged], needs: Needs, timeout_s: float
+    cursor: Cursor,
+    sight: Sight,
+    book: Runbook,
+    scope: Scope,
+    extent: tuple[datetime, datetime],
+    subjects: Mapping[str, Judged],
+    needs: Needs,
+    timeout_s: float,
 ) -> Result:
-    time = extent if book.scope == "request" else _Time(*window_of(book, scope))
+    start, end = extent if book.scope == "request" else window_of(book, scope)
     unknown: dict[str, Unknown] = {}
     try:
         if book.scope == "request":
-            unknown = {name: Unknown(missing=missing) for name, missing in needs.of_requests(book, frozenset(subjects)).items()}
+            unknown = _unknown_of(needs, book, subjects)
             if unknown.keys() == subjects.keys():
                 return Result(runbook=book, unknown=unknown)
-        elif missing := needs.of_window(book, *time):
+        elif missing := needs.of_window(book, start, end):
             return Result(runbook=book, window_unknown=Unknown(missing=missing))
-        elif not (needs.is_woken(book, *time) and needs.is_stirred(book, *time)):
+        elif not (needs.is_woken(book, start, end) and needs.is_stirred(book, start, end)):
             return Result(runbook=book)
         check_select(cursor, book.sql, PUBLIC)
-        params: dict[str, object] = {**book.params, "from": time.start, "to": time.end}
+        sight.look(tables(cursor, book.sql), microseconds(start), reach_of(book) // timedelta(microseconds=1))
+        params: dict[str, object] = {**book.params, "from": start, "to": end}
         columns, rows = run_guarded(cursor, book.sql, params, timeout_s=timeout_s)
         result = _sort_out(book, [dict(zip((name for name, _ in columns), row, strict=True)) for row in rows], unknown)
         if len(subjects) == 1 and book.scope == "request" and not result.findings:
@@ -310,11 +316,12 @@ def _subjects(cursor: Cursor) -> dict[str, Judged]:
     return {row[0]: Judged(**dict(zip(Judged.__struct_fields__, row, strict=True))) for row in rows}
 
 
-def _put_right(cursor: Cursor) -> frozenset[str]:
+def _put_right(cursor: Cursor, sight: Sight, from_us: int) -> frozenset[str]:
     """Requests refused, of which the same caller's next was answered soon, where nearly all there are were served.
 
     A caller is an address, or where no address is known a transcript. A slip that is over says nothing of how a folder's servers do.
     """
+    sight.look(("http_exchanges", "events"), from_us)
     rows = cursor.execute(
         f"""select request_id from {SUBJECTS} s
             where outcome = '{Outcome.REFUSED}' and exists (
@@ -330,12 +337,12 @@ def _put_right(cursor: Cursor) -> frozenset[str]:
     return frozenset(request for (request,) in rows)
 
 
-def _extent(subjects: Mapping[str, Judged], scope: Scope) -> _Time:
+def _extent(subjects: Mapping[str, Judged], scope: Scope) -> tuple[datetime, datetime]:
     """What request rules get as $from and $to."""
     end = instant(scope.to_us)
     if not subjects:
-        return _Time(end - BEFORE, end)
-    return _Time(
+        return end - BEFORE, end
+    return (
         min(subject.started_at for subject in subjects.values()) - BEFORE,
         max(subject.ended_at or max(end - AFTER, subject.started_at) for subject in subjects.values()) + AFTER,
     )

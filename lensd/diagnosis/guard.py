@@ -34,7 +34,7 @@ DENIED: Final = re.compile(
 Scope = frozenset[str]
 MOST_ACCEPTED: Final = 512
 _ACCEPTED: Final[set[tuple[str, Scope]]] = set()  # statements let through before: rules run at every tick
-_PARAMETERS: Final[dict[str, frozenset[str]]] = {}
+_NAMED: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {}  # their params and tables
 
 
 def check_select(cursor: Cursor, sql: str, tables: Collection[str]) -> None:
@@ -50,12 +50,24 @@ def check_select(cursor: Cursor, sql: str, tables: Collection[str]) -> None:
 
 def parameters(cursor: Cursor, sql: str) -> frozenset[str]:
     """Names that `sql` uses as `$name`."""
-    if sql not in _PARAMETERS:
-        if len(_PARAMETERS) >= MOST_ACCEPTED:
-            _PARAMETERS.clear()
-        found = (node["identifier"] for node in nodes(_parse(cursor, sql)) if node.get("class") == "PARAMETER")
-        _PARAMETERS[sql] = frozenset(str(name) for name in found)
-    return _PARAMETERS[sql]
+    return _named(cursor, sql)[0]
+
+
+def tables(cursor: Cursor, sql: str) -> frozenset[str]:
+    """Names that `sql` reads from, lower case: tables, and CTEs of its own."""
+    return _named(cursor, sql)[1]
+
+
+def _named(cursor: Cursor, sql: str) -> tuple[frozenset[str], frozenset[str]]:
+    if sql not in _NAMED:
+        if len(_NAMED) >= MOST_ACCEPTED:
+            _NAMED.clear()
+        every = list(nodes(_parse(cursor, sql)))
+        _NAMED[sql] = (
+            frozenset(str(node["identifier"]) for node in every if node.get("class") == "PARAMETER"),
+            frozenset(str(node["table_name"]).lower() for node in every if node.get("type") == "BASE_TABLE"),
+        )
+    return _NAMED[sql]
 
 
 def functions(cursor: Cursor, sql: str) -> frozenset[str]:

@@ -5,7 +5,7 @@ rendered as `name{labels} value` under the engine's own metric name where the st
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ class LiveCites:
         for table in ("requests", *ORDER):
             here = [(src, column) for src, column in left if column in TABLES[table].__struct_fields__]
             if here:
-                rows = self._rows(table, {src for src, _ in here})
+                rows = self._rows(table, {src for src, _ in here}, columns=[column for _, column in here] if table == "requests" else ())
                 self._found.update({(src, column): (table, rows[src]) for src, column in here if src in rows})
                 left = [cite for cite in left if cite not in self._found]
         for name in dict.fromkeys(column for _, column in left):  # no column: the name of a fact, of which one line may tell many
@@ -105,8 +105,10 @@ class LiveCites:
             quote = f"{column}={_value(value)}" if value is not None else None
         return Evidence(text="", quote=quote, source=src)
 
-    def _rows(self, table: str, sources: Iterable[str], also: str = "true", names: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
-        """One row a source, by the source."""
+    def _rows(
+        self, table: str, sources: Iterable[str], also: str = "true", names: tuple[str, ...] = (), columns: Collection[str] = ()
+    ) -> dict[str, dict[str, Any]]:
+        """One row a source, by the source; with these columns, or with all."""
         at = "seen_at" if "seen_at" in TABLES[table].__struct_fields__ else "started_at"
         within = "true"
         parameters: dict[str, object] = {"sources": list(sources)}
@@ -117,12 +119,13 @@ class LiveCites:
             parameters["names"] = list(names)
         place = f"{HELD}.every_requests" if table == "requests" else table  # the view looks for later revisions of all there are first
         last = "qualify row_number() over (partition by src order by revision desc, appended desc) = 1" if table == "requests" else ""
+        wanted = ", ".join(dict.fromkeys(("src", *columns))) if columns else "*"
         chosen = f"src in (select unnest($sources)) and {within} and {also}"
-        result = self._cursor.execute(f"select * from {place} where {chosen} {last}", parameters)
-        columns = [name for name, *_ in result.description]
+        result = self._cursor.execute(f"select {wanted} from {place} where {chosen} {last}", parameters)
+        told = [name for name, *_ in result.description]
         found: dict[str, dict[str, Any]] = {}
         for row in result.fetchall():
-            values = dict(zip(columns, row, strict=True))
+            values = dict(zip(told, row, strict=True))
             found.setdefault(values["src"], values)
         return found
 

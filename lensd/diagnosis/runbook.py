@@ -60,6 +60,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     wakes: tuple[str, ...] = ()
     asks: str = ""
     stirs: dict[str, str] = {}
+    stirs_before: str = ""
     live: bool = True
     rung: str | None = None
     rung_because: str | None = None
@@ -103,6 +104,7 @@ class Runbook(Record, frozen=True, kw_only=True):
     stirs: dict[str, str] = msgspec.field(
         default_factory=dict
     )  # table to a condition on aggregates of its rows; where none holds a window rule is quiet unasked
+    stirs_before: str = ""  # a param: for so long before the window, too, rows stir it
     live: bool = True  # False: only files tell what it needs
     rung: str | None = None  # claimed from here on only, `rung_because` what else its needs do not say
     rung_because: str | None = None

@@ -61,3 +61,20 @@ def test_what_does_not_hold(more: str, said: str, problems) -> None:
 def test_asks_of_a_window_rule(problems) -> None:
     found = problems(WINDOW + "asks: queue_ms > 5\n", sql=WINDOW_SQL)
     assert "15: asks is for request rules: it is a condition on subjects" in found
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('stirs: {engine_samples: "max(waiting) > $least_ms"}\nstirs_before: back\n', None),
+        ('stirs: {engine_samples: "max(waiting) > $least"}\n', "stirs uses $least, which params does not have"),
+        ('stirs: {engine_sample: "max(waiting) > 1"}\n', "stirs names engine_sample, which is no public table"),
+        ('stirs: {engine_samples: "max(wating) > 1"}\n', "stirs is no condition on engine_samples"),
+        ("stirs_before: least_ms\n", "stirs_before names least_ms, which is no duration in params"),
+        ("stirs_before: nothing\n", "stirs_before names nothing, which is no duration in params"),
+    ],
+)
+def test_what_stirs_a_window_rule(more: str, said: str | None, problems) -> None:
+    front = WINDOW.replace("{least_ms: 10}", "{least_ms: 10, back: 1d}")
+    found = problems(front + more, sql=f"{WINDOW_SQL} and started_at > $from - $back")
+    assert (found == []) if said is None else any(said in problem for problem in found)

@@ -277,8 +277,9 @@ def test_a_window_rule_is_asked_only_where_one_of_its_signs_is_there(store, tmp_
     assert (isinstance(result.of(None), Fired), isinstance(result.of(None), Quiet)) == (asked, not asked)
 
 
-def test_a_sign_that_cannot_be_looked_for_leaves_the_rule_asked_and_the_others_signs_as_they_are(store, tmp_path):
-    broken = parse(write(tmp_path, "broken", front=WINDOW + 'stirs: {engine_samples: "bool_or(wating > 0)"}\n', sql=ALWAYS))
+@pytest.mark.parametrize("sign", ["bool_or(wating > 0)", "bool_or(waiting > $nope)"])
+def test_a_sign_that_cannot_be_looked_for_leaves_the_rule_asked_and_the_others_signs_as_they_are(store, tmp_path, sign):
+    broken = parse(write(tmp_path, "broken", front=WINDOW + f'stirs: {{engine_samples: "{sign}"}}\n', sql=ALWAYS))
     sound = parse(write(tmp_path, "sound", front=STIRRED, sql=ALWAYS))
     rows = {"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}]}
     assert [type(result.of(None)) for result in judge(store, rows, broken, sound, keys=None).results] == [Fired, Quiet]
@@ -288,6 +289,49 @@ def test_a_window_rule_that_lacks_what_it_needs_is_unknown_whatever_would_stir_i
     book = parse(write(tmp_path, front=STIRRED, sql=WINDOW_SQL))
     [result] = judge(store, {"engine_samples": [{"seen_at": AT, "engine": "e0", "running": 1}]}, book, keys=None).results
     assert result.of(None) == Unknown(missing=("engine_samples.waiting",))
+
+
+@pytest.mark.parametrize(("waiting", "asked"), [(9, False), (11, True)])
+def test_what_stirs_a_rule_may_use_its_params(store, tmp_path, waiting, asked):
+    front = WINDOW + "stirs: {engine_samples: max(waiting) > $least_ms}\n"
+    rows = {"engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": waiting}]}
+    [result] = judge(store, rows, parse(write(tmp_path, front=front, sql=ALWAYS)), keys=None).results
+    assert isinstance(result.of(None), Fired) is asked
+    overrides = {"thing": {"least_ms": 8}}
+    [result] = judge(store, rows, parse(write(tmp_path, front=front, sql=ALWAYS)), keys=None, overrides=overrides).results
+    assert isinstance(result.of(None), Fired)
+
+
+@pytest.mark.parametrize(("front", "asked"), [("stirs_before: back\n", True), ("", False)], ids=["named", "not named"])
+def test_what_came_before_a_window_stirs_a_rule_that_says_so(store, tmp_path, front, asked):
+    stirred = WINDOW.replace("{least_ms: 10}", "{least_ms: 10, back: 1d}").replace("engine_samples.waiting", "events.name")
+    book = parse(write(tmp_path, front=stirred + "stirs: {events: bool_or(name = 'x')}\n" + front, sql=f"{ALWAYS}, (select $back)"))
+    rows = {
+        "events": [{"seen_at": AT, "name": "y"}, {"seen_at": "2026-11-15 12:00:00", "name": "x"}],
+        "engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}],
+    }
+    start = microseconds(datetime(2026, 11, 16, 8, 59))
+    [result] = judge(store, rows, book, from_us=start, to_us=start + 120_000_000, keys=None).results
+    assert isinstance(result.of(None), Fired) is asked
+
+
+@pytest.mark.parametrize(
+    ("span", "asked"),
+    [
+        ({"started_at": AT, "ended_at": AT, "status": "error"}, True),
+        ({"started_at": "2026-11-16 08:30:00", "ended_at": AT, "status": "error"}, True),
+        ({"started_at": "2026-11-16 08:30:00", "ended_at": "2026-11-16 08:31:00", "status": "error"}, False),
+        ({"started_at": AT, "ended_at": AT, "status": "ok"}, False),
+    ],
+    ids=["in the window", "ended in it", "over before", "another"],
+)
+@pytest.mark.parametrize("condition", ["bool_or(status = 'error')", "count_if(status = 'error') > 0"], ids=["of a row", "of all"])
+def test_spans_stir_a_rule_where_they_ran_in_its_window(store, tmp_path, span, asked, condition):
+    book = parse(write(tmp_path, front=WINDOW + f'stirs: {{spans: "{condition}"}}\n', sql=ALWAYS))
+    rows = {"spans": [{"trace_id": "t", "span_id": "s", **span}], "engine_samples": [{"seen_at": AT, "engine": "e0", "waiting": 0}]}
+    start = microseconds(datetime(2026, 11, 16, 8, 59))
+    [result] = judge(store, rows, book, from_us=start, to_us=start + 120_000_000, keys=None).results
+    assert isinstance(result.of(None), Fired) is asked
 
 
 SLIP = {"outcome": "refused", "status": 401, "started_at": "2026-11-16 09:00:00", "peer": "10.0.0.9", "src": "a.log:1"}
