@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import logging
 import os
@@ -12,7 +13,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import uvicorn
@@ -32,6 +33,7 @@ from lensd.receive.decode import Decoder
 from lensd.receive.http import OtlpDoor
 from lensd.receive.intake import Intake
 from lensd.receive.ledger import last_facts
+from lensd.receive.pace import Pace
 from lensd.receive.repeats import remembered
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 
 STOP_S = 10.0  # a thread has this long to end what it is at
 GRACE_S = 5  # and requests at the doors so long
+GARBAGE: Final = (100_000, 50, 50)
+"""Objects, and looks, between two looks for garbage in cycles: rows and spans come by ten thousands, and hardly anything is in a cycle."""
 
 
 class Daemon:
@@ -88,7 +92,7 @@ class Daemon:
             self.token,
             config.serve.limits,
             repeats=remembered(self.store, self.journal, _now()),
-            lag_s=lambda: self.writer.lag_s,
+            pace=Pace(lambda: self.writer.lag_s, lambda: self.writer.speed.seconds_a_record),
         )
         self._stop = threading.Event()
         self._judging = threading.Thread(target=self._judge_forever, name="lensd-judge", daemon=True)
@@ -165,7 +169,9 @@ def serve(config: Config) -> None:
     doors = [_listen("serve.otlp", config.serve.otlp), _listen("serve.api", config.serve.api)]
     if config.serve.otlp_grpc:
         _listen("serve.otlp_grpc", config.serve.otlp_grpc).close()  # gRPC takes no socket: this only says early that it will not get one
+    gc.set_threshold(*GARBAGE)
     daemon = Daemon(config)
+    gc.freeze()
     daemon.start()
     otlp = ", by gRPC on ".join(filter(None, (config.serve.otlp, config.serve.otlp_grpc)))
     log.info("lensd %s: OTLP on %s, API on %s, store %s", daemon.health()["version"], otlp, config.serve.api, config.store_folder)

@@ -31,7 +31,7 @@ from lensd.timeline.assembler import Assembled, Assembler
 log = logging.getLogger(__name__)
 
 QUIET_US: Final = 30 * 60 * 1_000_000  # a new install alerts on hard faults only for its first half hour
-BATCH: Final = 1000  # requests judged in one go
+BATCH: Final = 4000  # requests judged in one go
 APART_US: Final = 300_000_000  # how far apart requests judged in one go may have begun: they share one window
 STALE_US: Final = 900_000_000  # a request that ended longer ago is judged, but says nothing of how things stand now
 AGAIN_US: Final = 60_000_000  # a finding that stands is written again after this

@@ -13,6 +13,7 @@ import msgspec
 
 from lensd.errors import FullError, ReceiveError, UnauthorizedError
 from lensd.receive.limits import DoorLimits
+from lensd.receive.pace import Pace
 from lensd.receive.parse import parse_json
 from lensd.receive.records import leave_out
 from lensd.receive.repeats import Repeats
@@ -25,8 +26,6 @@ from lensd.store.segments import Signal
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 1.5
-MOST_HELD_S: Final = 2.0
 _RECORDS: Final = {Signal.TRACES: "spans", Signal.METRICS: "data points", Signal.LOGS: "log records"}
 
 
@@ -58,12 +57,11 @@ class Intake:
         *,
         scrubber: Scrubber | None = None,
         repeats: Repeats | None = None,
-        lag_s: Callable[[], float] = lambda: 0.0,
+        pace: Pace | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`lag_s`: how far the store is behind the journal."""
         self.limits = limits or DoorLimits()
-        self._journal, self._clock, self._lag_s, self._repeats = journal, clock, lag_s, repeats or Repeats()
+        self._journal, self._clock, self._pace, self._repeats = journal, clock, pace, repeats or Repeats()
         self._bearer = f"Bearer {token}".encode() if token else b""
         self._at_work = 0
         self.scrubber = scrubber or Scrubber(max_attributes=self.limits.max_attributes, max_value_chars=self.limits.max_value_chars)
@@ -90,8 +88,8 @@ class Intake:
 
     async def take(self, signal: Signal, body: bytes, *, coding: bytes = b"", is_json: bool = False) -> Taken:
         """Comes back once the journal has the body on disk, now or from an earlier attempt. Raises ReceiveError's subclasses."""
-        if pause_s := held_for(self._lag_s()):
-            await asyncio.sleep(pause_s)
+        if self._pace is not None and (wait_s := self._pace.wait_s()):
+            await asyncio.sleep(wait_s)
         body = unpacked(coding, body, self.limits.max_decoded_bytes)
         self.counts.body_bytes += len(body)
         message = parse_json(signal, body) if is_json else parse_raw(signal, body)
@@ -116,11 +114,3 @@ class Intake:
         if changed or body is None or message.ByteSize() != len(body):
             return bytes(message.SerializeToString())
         return body
-
-
-def held_for(lag_s: float) -> float:
-    """Seconds that a body waits at the door while the store is behind, so that senders slow down before the journal is full.
-
-    Grows with the cube of the seconds over PATIENCE_S: few senders and many come into balance with the store before five seconds.
-    """
-    return min(MOST_HELD_S, 0.04 * max(0.0, lag_s - PATIENCE_S) ** 3)

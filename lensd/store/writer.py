@@ -15,6 +15,7 @@ from lensd.store.bodies import bodies_of
 from lensd.store.interface import Batch, Store
 from lensd.store.journal import Journal
 from lensd.store.segments import Damage, Record, Signal, segment_of
+from lensd.store.speed import Speed
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Writer:
         *,
         on_batch: Callable[[Rows], None] = lambda rows: None,
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
         max_records: int = MAX_RECORDS,
     ) -> None:
         if segment_of(store.reached()) > journal.newest_segment:
@@ -63,7 +65,7 @@ class Writer:
                 "open it with after=store.reached(), else new records would be lost"
             )
         self._journal, self._store, self._decode, self._on_batch = journal, store, decode, on_batch
-        self._clock, self._max_records = clock, max_records
+        self._clock, self._ticks, self._max_records = clock, ticks, max_records
         self._at = store.position()
         self._undone: tuple[list[Record], Decoded] | None = None  # not in the store yet
         self._oldest_us: int | None = None  # time of receipt of the oldest record not stored yet, where known
@@ -72,6 +74,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._named = frozenset[Damage]()  # damage of the journal that the log has been told of
         self.counts = WriterCounts()
+        self.speed = Speed()
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._drain_forever, name="lensd-writer", daemon=True)
@@ -113,6 +116,7 @@ class Writer:
                 self._stop.wait(RETRY_S)
 
     def _step(self, end: int) -> None:
+        began = self._ticks()
         reached = self._store.reached()
         # After a crash between two files a batch must end where the one before it did: see Store.reached.
         until = reached if self._at < reached <= end else end
@@ -131,6 +135,7 @@ class Writer:
         self._at, self._undone = records[-1].position, None
         self._oldest_us = records[-1].received_at_us if self._journal.end > self._at else None
         self._journal.drained(self._at)
+        self.speed.stored(len(records), self._ticks() - began)
         self._done(records, content.rows)
 
     def _done(self, records: list[Record], rows: Rows) -> None:

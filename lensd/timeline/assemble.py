@@ -14,6 +14,7 @@ from lensd.timeline.evidence import RequestEvidence
 from lensd.timeline.instants import clock_skew, entry_content_at, request_start
 from lensd.timeline.layout import answer_tokens
 from lensd.timeline.life import Life
+from lensd.timeline.told import is_number
 
 _ENGINE_SAYS = {
     "prompt_tokens": (c.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
@@ -21,6 +22,7 @@ _ENGINE_SAYS = {
     "finish_reason": (c.FINISH_REASONS, "finish_reason"),
 }
 """Columns for which the engine's own span is asked last, and the attribute it has them in."""
+_STAGE_COLUMNS = {stage: tuple(f"{stage}_{column}" for column in ("state", "ms", "exclusive_ms", "source")) for stage in Stage}
 
 
 def request_key(trace_id: str, span_id: str) -> int:
@@ -57,7 +59,7 @@ def assemble(request: RequestEvidence, timeline: Timeline, life: Life, revision:
         **_identity(request),
         **_ending(request, life),
         **_amounts(request),
-        **{f"{s.stage}_{column}": value for s in timeline.stages for column, value in _stage_columns(s).items()},
+        **{name: value for s in timeline.stages for name, value in zip(_STAGE_COLUMNS[s.stage], _of_stage(s), strict=True)},
     )
 
 
@@ -144,8 +146,8 @@ def _amounts(request: RequestEvidence) -> dict[str, Any]:
     }
 
 
-def _stage_columns(stage: StageTime) -> dict[str, Any]:
-    return {"state": stage.state, "ms": stage.duration_ms, "exclusive_ms": stage.exclusive_ms, "source": stage.source}
+def _of_stage(stage: StageTime) -> tuple[Any, ...]:
+    return stage.state, stage.duration_ms, stage.exclusive_ms, stage.source
 
 
 def _ttft_ms(request: RequestEvidence, stages: dict[Stage, StageTime]) -> float | None:
@@ -216,8 +218,8 @@ def _text(value: Any) -> str | None:
 
 
 def _int(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else None
+    return int(value) if is_number(value) and abs(value) < 2**63 else None
 
 
 def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -31,7 +31,7 @@ from lensd.timeline.limits import Limits
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000  # requests whose last revision is kept in memory; older ones are read from the store
-MOST = 2_000  # traces looked at in one step, so that whatever came in at once holds nothing else up
+MOST = 4_000  # traces looked at in one step, so that whatever came in at once holds nothing else up
 MOST_TOUCHED = 500_000  # traces that something new has come for and that no step has taken yet, about 250 bytes each
 MOST_WAITING = 200_000  # traces that time can change, about 1 KB each; beyond either, the oldest are left as they stand
 LONGEST_US = 3_600_000_000  # how long before what has come a request may have begun

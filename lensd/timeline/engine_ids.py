@@ -43,9 +43,9 @@ def engine_ids(request: RequestEvidence) -> list[str]:
 
 def bases(request: RequestEvidence) -> set[str]:
     """Ids of replies that this request may have got; one of the engine's ids is about it if it, or what it is a prompt of, is here."""
-    response, ours = (told if isinstance(told, str) else None for told in map(request.value, (c.RESPONSE_ID, c.REQUEST_ID)))
-    names = {response} if response else set()
-    if ours:
+    response, ours = request.value(c.RESPONSE_ID), request.value(c.REQUEST_ID)
+    names = {response} if response and isinstance(response, str) else set()
+    if ours and isinstance(ours, str):
         names |= {f"chatcmpl-{ours}", f"cmpl-{ours}"}
     for span in request.engine_spans:
         told = span.text(c.ENGINE_REQUEST_ID) or span.request_id

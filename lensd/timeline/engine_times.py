@@ -170,7 +170,10 @@ def last_tokens(answers: Sequence[Answer]) -> int | None:
     return next((last.tokens for last in _by_source(answers) if last.tokens is not None), None)
 
 
-def _by_source(answers: Sequence[Answer]) -> list[Answer]:
+def _by_source(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """The last of each source that tells of any, the best source first."""
+    if len(answers) == 1:
+        return answers
     return [found for source in (PLUGIN, SPAN) if (found := _last(answers, source)) is not None]
 
 

@@ -32,6 +32,7 @@ class RequestEvidence:
     successor: Signal | None = None  # start of the process that took its sender's place, which can end no request of the old one
     _times: EngineTimes | Literal["not asked"] | None = "not asked"
     _answers: list[Answer] | None = None
+    _said: dict[str, Any] | None = None
     engine_ahead: int | None = None  # `instants.engine_skew`, once it was asked for
 
     @property
@@ -75,8 +76,24 @@ class RequestEvidence:
         """The plugin's record of the answer that ended last."""
         return self.engine_records[-1] if self.engine_records else None
 
+    def complete(self) -> None:
+        """Nothing more will be told of it: what `value` gives is found in one place from now on."""
+        said: dict[str, Any] = {}
+        if self.client is not None:
+            said |= self.client.attributes
+        for signal in self.signals:
+            said |= signal.fields
+        for span in (self.middleware, self.gateway):
+            if span is not None:
+                said |= span.attributes
+        if None in said.values():  # one that says nothing does not hide what another says
+            said = {name: self.value(name) for name in said}
+        self._said = said
+
     def value(self, name: str) -> Any:
         """An attribute of the request as the best witness gives it: gateway, middleware, its events, then the client."""
+        if self._said is not None:
+            return self._said.get(name)
         for span in (self.gateway, self.middleware):
             if span is not None and span.attributes.get(name) is not None:
                 return span.attributes[name]

@@ -30,7 +30,6 @@ from events where {where} and name in ($started, $progress) and seen_at between 
 order by seen_at, seq, name desc, fields, src
 """
 LAST_INSTANT_US = 253_402_300_799_000_000  # the end of the year 9999
-_NAMES = ("trace_id", "span_id", "parent_span_id", "name", "kind", "scope", "service", "instance", "engine", "request_id")
 _json = msgspec.json.Decoder()
 
 
@@ -46,6 +45,8 @@ def gather(cursor: Cursor, trace_ids: Sequence[str] | None = None, since: int = 
     found = _by_request(*_read(cursor, traces, since, until)) if traces is None or traces else []
     found += add_engine_records(cursor, found, alone, since)
     add_successors(cursor, [request for request in found if not has_ended(request)])
+    for request in found:
+        request.complete()
     return found
 
 
@@ -73,16 +74,11 @@ def _weight(row: Sequence[Any]) -> tuple[int, int, str]:
 
 
 def _span(row: Sequence[Any]) -> Span:
-    start, end, status, message, attributes, src = row[10:]
-    return Span(
-        **dict(zip(_NAMES, row[:10], strict=True)),
-        start=start,
-        end=max(start, end) if end is not None else start,  # a clock set back during the span gives an end before its start
-        status=status,
-        status_message=message,
-        attributes=_json.decode(attributes) if attributes else {},
-        src=src,
-    )
+    told = list(row)
+    if (end := told[11]) is None or end < told[10]:  # a clock set back during the span gives an end before its start
+        told[11] = told[10]
+    told[14] = _json.decode(told[14]) if told[14] else {}
+    return Span(*told)
 
 
 def _by_request(spans: Sequence[Span], events: Iterable[Sequence[Any]]) -> list[RequestEvidence]:

@@ -15,6 +15,7 @@ from lensd.timeline.instants import clock_skew, first_byte_at, handed_over_at, l
 from lensd.timeline.limits import Limits
 from lensd.timeline.partition import Gap as Uncovered
 from lensd.timeline.partition import Segment, partition
+from lensd.timeline.told import is_number
 
 
 def layout(request: RequestEvidence, scrapes: Sequence[Scrape], ended_at: int | None, outcome: str, now: int, limits: Limits) -> Timeline:
@@ -164,7 +165,7 @@ def answer_tokens(request: RequestEvidence) -> int | None:
     if tokens is not None:
         return tokens
     told = request.value(c.OUTPUT_TOKENS)
-    return int(told) if isinstance(told, int | float) and len(request.engine_spans) <= 1 else None
+    return int(told) if is_number(told) and len(request.engine_spans) <= 1 else None
 
 
 def _stage_time(stage: Stage, placed: Placed | None, start: int, exclusive: int, state: StageState) -> StageTime:

@@ -4,7 +4,6 @@ All times are integer microseconds from the request's first instant, so that sha
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from lensd_collectors.conventions import Stage
@@ -39,27 +38,22 @@ def partition(segments: Mapping[Stage, Sequence[Segment]], whole: int) -> Partit
     >>> partition({Stage.QUEUE: [(0, 40)], Stage.PREFILL: [(30, 60)]}, 100).exclusive[Stage.QUEUE]
     30
     """
-    clipped = {stage: [(max(0, a), min(whole, b)) for a, b in segments[stage]] for stage in PRIORITY if segments.get(stage)}
-    edges = sorted({0, whole, *(edge for spans in clipped.values() for span in spans for edge in span if 0 <= edge <= whole)})
-    exclusive = dict.fromkeys(PRIORITY, 0)
-    pieces: list[tuple[int, int, Stage | None]] = []
-    for start, end in pairwise(edges):
-        owner = next((stage for stage, spans in clipped.items() for a, b in spans if a <= start and end <= b), None)
-        if owner is not None:
-            exclusive[owner] += end - start
-        if pieces and pieces[-1][2] is owner:
-            pieces[-1] = (pieces[-1][0], end, owner)
-        else:
-            pieces.append((start, end, owner))
-    return Partition(exclusive, whole - sum(exclusive.values()), _gaps(pieces))
-
-
-def _gaps(pieces: Sequence[tuple[int, int, Stage | None]]) -> tuple[Gap, ...]:
-    """The pieces nobody owns; neighbours of such a piece are always owned, since equal owners were merged."""
-    found = []
-    for index, (start, end, owner) in enumerate(pieces):
-        if owner is None:
-            before = pieces[index - 1][2] if index else None
-            after = pieces[index + 1][2] if index + 1 < len(pieces) else None
-            found.append(Gap(start, end, before or "start", after or "end"))
-    return tuple(found)
+    free, exclusive = [(0, whole)] if whole else [], dict.fromkeys(PRIORITY, 0)
+    begins, ends = dict[int, Stage](), dict[int, Stage]()  # of the pieces that have an owner
+    for stage in PRIORITY:
+        for start, end in segments.get(stage, ()):
+            left: list[Segment] = []
+            for low, high in free:
+                begin, until = low if low > start else start, high if high < end else end
+                if begin >= until:
+                    left.append((low, high))
+                    continue
+                exclusive[stage] += until - begin
+                begins[begin] = ends[until] = stage
+                if low < begin:
+                    left.append((low, begin))
+                if until < high:
+                    left.append((until, high))
+            free = left
+    gaps = tuple(Gap(start, end, ends.get(start, "start"), begins.get(end, "end")) for start, end in free)
+    return Partition(exclusive, whole - sum(exclusive.values()), gaps)

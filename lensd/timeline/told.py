@@ -1,16 +1,17 @@
 """What is told of requests: spans, and events of those who saw them."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
+import msgspec
 from lensd_collectors import conventions as c
 
 LONGEST_AGO_MS = 7 * 86_400_000.0
 """A time that a sender gives is believed up to here."""
+_NUMBERS: Final = frozenset({int, float})
 
 
-@dataclass(slots=True)
-class Span:
+class Span(msgspec.Struct, gc=False):
     """A stored span with its attributes decoded; times in microseconds since the epoch."""
 
     trace_id: str
@@ -32,7 +33,7 @@ class Span:
 
     def number(self, name: str) -> float | None:
         value = self.attributes.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return float(value) if is_number(value) else None
 
     def count(self, name: str) -> int | None:
         value = self.number(name)
@@ -90,4 +91,4 @@ def reached(value: Any, scale: float = 1.0) -> float | None:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) in _NUMBERS

@@ -1,13 +1,16 @@
 """schema.sql says the same as the structs of rows.py: tables, column names, order and types."""
 
+import random
 import types
 import typing
+from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 from lensd_collectors.rows import TABLES, Instant
 
-from lensd.store.schema import MAIN_TABLES, arrow_schema, create_tables, instant_column
+from lensd.store.schema import MAIN_TABLES, SQUEEZED, STORAGE_VERSION, arrow_schema, create_tables, instant_column
 
 SQL_TYPES = {Instant: "TIMESTAMP", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN", list[float]: "DOUBLE[]"}
 
@@ -27,6 +30,26 @@ def test_columns_are_the_structs_fields(table: str) -> None:
     hints = typing.get_type_hints(TABLES[table])
     assert made == [(name, sql_type(name, hints[name])) for name in TABLES[table].__struct_fields__]
     assert arrow_schema(table).names == [name for name, _ in made]
+
+
+@pytest.mark.parametrize("table", SQUEEZED)
+def test_long_texts_are_squeezed_and_come_back_as_they_were(table: str, tmp_path: Path) -> None:
+    column, chance = SQUEEZED[table], random.Random(7)
+    texts = [None, "", "\x00é", *(f'{{"id":"{chance.randbytes(8).hex()}","n":{n}}}' for n in range(5000)), chance.randbytes(600_000).hex()]
+    with duckdb.connect() as con:
+        con.execute(f"ATTACH '{tmp_path / 'made.duckdb'}' AS made (STORAGE_VERSION '{STORAGE_VERSION}')")
+        for statement in create_tables("made", frozenset({table})):
+            con.execute(statement)
+        con.register("incoming", pa.table({column: pa.array(texts, pa.string())}))
+        con.execute(f"INSERT INTO made.{table} BY NAME FROM incoming")
+        con.execute("CHECKPOINT made")
+        ways = con.execute(
+            f"SELECT DISTINCT compression FROM pragma_storage_info('made.{table}') WHERE column_name = ? AND segment_type = 'VARCHAR'",
+            [column],
+        ).fetchall()
+        assert ways == [("ZSTD",)]
+    with duckdb.connect(str(tmp_path / "made.duckdb"), read_only=True) as con:
+        assert con.execute(f"SELECT {column} FROM {table} ORDER BY rowid").fetchall() == [(text,) for text in texts]
 
 
 def test_no_table_is_left_over() -> None:

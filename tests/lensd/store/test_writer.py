@@ -3,6 +3,7 @@
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -129,6 +130,13 @@ def test_lag_goes_on_where_more_came_in_meanwhile(journal: Journal) -> None:
     assert writer.lag_s == 30.0
     writer.drain_now()
     assert writer.lag_s == 0.0
+
+
+def test_it_tells_how_long_it_takes_over_a_record(journal: Journal) -> None:
+    writer = Writer(journal, MemoryStore(), decode, ticks=count(0.0, 4.0).__next__)
+    put(journal, *(b"%d" % number for number in range(8)))
+    writer.drain_now()
+    assert writer.speed.seconds_a_record == 0.5
 
 
 def test_a_failing_hook_stops_nothing(journal: Journal) -> None:
