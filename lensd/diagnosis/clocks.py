@@ -35,10 +35,19 @@ def move_to_their_zone(files: Mapping[str, FileRows], places: Mapping[str, Path]
     if len(named) != 1:
         return
     (offset,) = named
-    for name, span in spans.items():
-        moved = Span(span.first - offset, span.last - offset)
-        if not offsets[name] and _least(span, known) > APART_US and not _least(moved, known):
-            _move(files[name], -offset)
+    moved = -1
+    while len(known) > moved:  # one that was moved may span the time of the next
+        moved = len(known)
+        known += [_moved(files[name], spans.pop(name), -offset) for name in _apart(spans, offsets, known, offset)]
+
+
+def _apart(spans: Mapping[str, Span], offsets: Mapping[str, frozenset[int]], known: Sequence[Span], offset: int) -> list[str]:
+    """Files without a zone that are of the time of the others only if they were written in that zone."""
+    return [
+        name
+        for name, span in spans.items()
+        if not offsets[name] and _least(span, known) > APART_US and not _least(Span(span.first - offset, span.last - offset), known)
+    ]
 
 
 def _least(span: Span, others: Sequence[Span]) -> int:
@@ -75,9 +84,11 @@ def _span(file: FileRows) -> Span | None:
     return Span(min(instants), max(instants)) if instants else None
 
 
-def _move(file: FileRows, by_us: int) -> None:
+def _moved(file: FileRows, span: Span, by_us: int) -> Span:
+    """Moves the file's rows; where they lie then."""
     for some in file.rows.values():
         for name in _columns(some):
             for row in some:
                 if (at := getattr(row, name)) is not None:
                     setattr(row, name, Instant(at + by_us))
+    return Span(span.first + by_us, span.last + by_us)

@@ -50,7 +50,10 @@ _WORDS: Final = MappingProxyType(
         "tokens-slow": "tokens come slowly, or for some far more slowly than for others",
         "tokens-collapse": "generation falls far below what as many running requests had",
         "streams-silent": "streams were silent for seconds",
+        "streams-collected": "a proxy is set to collect or compress what streams through it, and nobody measured behind it",
         "slower-than-before": "tokens come more slowly under one version than under another",
+        "measured-slower": "somebody's benchmark is slower after something than before it",
+        "prompts-read-anew": "first tokens come late, and of what was looked up in the prefix cache next to nothing was found",
         "answers-broken": "answers are not whole",
         "answers-endless": "an answer ran until a limit cut it, and nobody had set one",
         UNREAD: "files were not understood",
@@ -63,6 +66,22 @@ _WORDS: Final = MappingProxyType(
 )
 IDS: Final = frozenset(_WORDS)
 """What `accounts_for` may name."""
+
+
+def _counted(classes: tuple[str, ...], share: float) -> str:
+    """Rows of a table in which more than this share of the answers are of these classes; any, where the table doesn't count them all."""
+    return f"""with told as (
+             select src, seen_at, value, regexp_replace(src, ':\\d+$', '') as file, json_extract_string(labels, '$.class') as class,
+                    json_extract_string(labels, '$.per') as per
+             from points where name = 'lensd.http.answers'),
+           steps as (
+             select *, if(per = 'total', greatest(value - lag(value) over one, 0), value) as n from told
+             window one as (partition by file, class, per order by seen_at, src)),
+           asked as (select file, seen_at, per, max(n) as n from steps where class = 'all' group by all)
+           select s.src from steps s left join asked a on a.file = s.file and a.seen_at = s.seen_at and a.per = s.per
+           where s.class in ({", ".join(repr(one) for one in classes)}) and s.n > if(s.per = 'share', {share}, coalesce({share} * a.n, 0))
+           order by s.seen_at"""
+
 
 _DOUBTS: Final = (
     (
@@ -132,11 +151,36 @@ _DOUBTS: Final = (
              union all select src, seen_at, ttfb_ms from http_exchanges where streaming)
            where ms > 10000 order by ms desc""",
     ),
-    (  # of one path, for some far later than for others
+    (  # of one path, for some far later than for others, and not because there was so much more to read
         "first-tokens-late",
-        """select src from (select src, ttfb_ms, status, min(ttfb_ms) over (partition by hop, path, model) as best from http_exchanges
-             where ttfb_ms is not null and coalesce(status, 200) = 200 and method is distinct from 'GET')
-           where ttfb_ms > 2000 and ttfb_ms > 10 * best order by ttfb_ms desc""",
+        """select src from (select src, ttfb_ms, min(ttfb_ms) over one as best, ttfb_ms / nullif(prompt_tokens, 0) as each,
+                    min(ttfb_ms / nullif(prompt_tokens, 0)) over one as best_each
+             from http_exchanges where ttfb_ms is not null and coalesce(status, 200) = 200 and method is distinct from 'GET'
+             window one as (partition by hop, path, model))
+           where ttfb_ms > 2000 and ttfb_ms > 10 * best and coalesce(each > 3 * best_each, true) order by ttfb_ms desc""",
+    ),
+    ("calls-failed", _counted(("5xx", "failed"), 0.01)),
+    ("calls-refused", _counted(("4xx",), 0.05)),
+    (  # percentiles in a table
+        "first-tokens-late",
+        """select src from (
+             select src, value, name, min(value) over (partition by name, regexp_replace(src, ':\\d+$', '')) as best
+             from points where regexp_matches(name, '^lensd\\.latency\\.(ttft|queue)_'))
+           where value > 10000 or value > 2000 and value > 5 * best order by value desc""",
+    ),
+    (
+        "stages-slow",
+        """select src from (
+             select src, value, name, median(value) over (partition by name, regexp_replace(src, ':\\d+$', '')) as usual
+             from points where name like 'lensd.latency.e2e\\_%' escape '\\')
+           where value > 3 * usual and value > 2000 order by value desc""",
+    ),
+    (
+        "tokens-slow",
+        """select src from (
+             select src, value, name, median(value) over (partition by name, regexp_replace(src, ':\\d+$', '')) as usual
+             from points where name like 'lensd.latency.tpot\\_%' escape '\\')
+           where value > 200 or value > 30 and value > 2.5 * usual order by value desc""",
     ),
     (
         "tokens-slow",
@@ -167,6 +211,14 @@ _DOUBTS: Final = (
            where max_gap_ms > 8000 order by max_gap_ms desc""",
     ),
     (
+        "streams-collected",
+        """select src from config_facts
+           where (name = 'proxy_buffering' and value in ('on', 'true')
+                  or name in ('proxy_compression', 'proxy_compression_by_type', 'proxy_compressed_types') and value not in ('off', 'false'))
+             and not exists (from http_exchanges where hop = 'client' and coalesce(ttfb_ms, max_gap_ms, chunks) is not null)
+           order by src""",
+    ),
+    (
         "slower-than-before",
         """with versions as (select count(distinct value) as known from config_facts where name = 'version'),
            means as (
@@ -190,6 +242,30 @@ _DOUBTS: Final = (
            select slow.src from told, changed, paces slow
            join paces fast on slow.each < 0.8 * fast.each and abs(slow.running - fast.running) <= 0.25 * fast.running
            where told.known > 1 or changed.n > 0""",
+    ),
+    (
+        "measured-slower",
+        """with sides as (select regexp_replace(src, ':\\d+$', '') as file, seq, json_extract_string(fields, '$.sign') as side from events
+             where name = 'bench.of' and json_extract_string(fields, '$.sign') in ('before', 'after')),
+           results as (
+             select e.src, coalesce((select arg_max(s.side, s.seq) from sides s where s.file = e.file and s.seq < e.seq),
+                                    lower(regexp_extract(e.file, '(?i)(?:^|[^a-z])(before|after)(?:[^a-z]|$)', 1))) as side,
+                    coalesce(try_cast(json_extract_string(fields, '$.tpot_ms') as double),
+                             1000 / nullif(try_cast(json_extract_string(fields, '$.generation_tps') as double), 0)) as ms
+             from (select *, regexp_replace(src, ':\\d+$', '') as file from events where name = 'bench.result') e)
+           select arg_max(src, ms) from results
+           having median(ms) filter (side = 'after') > 1.2 * median(ms) filter (side = 'before')""",
+    ),
+    (
+        "prompts-read-anew",
+        """with looked as (
+             select max(prefix_queries_total) - min(prefix_queries_total) as queries,
+                    max(prefix_hits_total) - min(prefix_hits_total) as hits, arg_max(src, seen_at) as src
+             from engine_samples where prefix_queries_total is not null and prefix_hits_total is not null group by engine, model),
+           firsts as (
+             select max(value) - min(value) as s, max(list_sum(counts)) - min(list_sum(counts)) as n from points
+             where name like '%time_to_first_token_seconds' and counts is not null group by engine, model, name, labels)
+           select src from looked, firsts where queries >= 20000 and hits <= 0.01 * queries and s >= 2 * n and n > 0""",
     ),
     (
         "answers-broken",

@@ -13,7 +13,7 @@ MOST: Final = 3  # places
 MOST_FILES: Final = 50
 _LONGEST: Final = 600  # characters of a line that are looked at
 LEAST_MEASURED: Final = 2  # lines of times in a file, from which on it is a measurement
-_KINDS: Final = frozenset({Kind.NOTES, Kind.HTTP_EXCHANGE, Kind.CALLS, Kind.ACCESS_LOG, Kind.UNKNOWN})
+_KINDS: Final = frozenset({Kind.NOTES, Kind.HTTP_EXCHANGE, Kind.CALLS, Kind.ACCESS_LOG, Kind.BENCHMARK, Kind.UNKNOWN})
 _WORDS: Final = re.compile(
     r"HTTP/\d(?:\.\d)?\"? [45]\d\d\b|\b[Ss]tatus(?:[_ ]?code)?\"?[ =:]{1,3}\"?[45]\d\d\b"
     r"|(?:->|=>|→|:) ?[45]\d\d (?=[A-Z(]|after|in\b|$)"
@@ -23,13 +23,18 @@ _WORDS: Final = re.compile(
     r"|\b(?:connection|socket|stream) (?:was )?(?:refused|reset|closed|lost|cut)"
     r"|\brefused to connect|\bOOM-?[Kk]illed|\boom-kill|\bsegfault|\bpanic:"
     r"|\b(?:was|were|got|been) (?:killed|evicted|cut off|refused|rejected)"
+    r"|^\W*(?:failed|FAILED)\s"
     r"|\b(?:request|call|job|page|item|chat|upload|answer)s? failed|\bcrash(?:ed|es)\b|\bhung\b|\bstuck\b|\bfrozen\b"
 )
 _NOT: Final = re.compile(
     r"\b(?:no|zero|without|never|none|not|n't|neither|0|nothing|nobody)\b[^.;,:]{0,40}$|(?:AbortError|CancelledError|Cancell?ation\w*|KeyboardInterrupt|BrokenPipe\w*)$",
     re.IGNORECASE,
 )
-_OF_ALERT: Final = re.compile(r"\"alertname\"|^\W*(?:rule|expr|alert|query|matches|summary|description|title|subject)\b", re.IGNORECASE)
+_OF_ALERT: Final = re.compile(
+    r"\"alertname\"|^\W*(?:rule|expr|alert|query|matches|summary|description|title|subject|alarm(?:regel)?|regel|règle|regla)\b"
+    r"|(?:告警|报警|警报)规则|(?:=~|\|[=~]) ?[\"'`]",
+    re.IGNORECASE,
+)
 _AFTER: Final = re.compile(
     r"^[^.;,\d]{0,24}(?:[=:]|\bis\b|\bwas\b|\bwere\b) *(?:0\b(?![.\d])|none\b|no$|null\b|false\b|-$)|^s?[_.-]\w|^\w*\(\)", re.IGNORECASE
 )

@@ -120,6 +120,7 @@ def _dialect(raw: dict[str, Any]) -> Dialect:
         limits=tuple(_failure(entry) for entry in raw.get("limits", [])),
         statuses=tuple(_failure(entry) for entry in raw.get("statuses", [])),
         gpu=_gpu(raw) if "gpu" in raw else None,
+        columns={section: _lists(raw, section) for section in raw if section.startswith("columns")},
     )
 
 

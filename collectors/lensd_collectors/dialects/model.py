@@ -219,6 +219,7 @@ class Dialect(msgspec.Struct, frozen=True):
     limits: tuple[FailurePattern, ...] = ()
     statuses: tuple[FailurePattern, ...] = ()  # lines that name an answer's status: groups status, path, method, body, message
     gpu: GpuTable | None = None
+    columns: Mapping[str, Mapping[str, tuple[str, ...]]] = {}  # sections of names of columns: what is measured -> names
 
     @property
     def frame(self) -> tuple[re.Pattern[str], ...]:

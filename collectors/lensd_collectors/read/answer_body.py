@@ -318,7 +318,9 @@ def _is_broken(text: str) -> bool | None:
     inner = (fenced["inner"] if fenced else text).strip()
     if inner[:1] not in ("{", "["):
         return None
-    if _MASKED.search(inner):  # somebody took words out: only whether it closes what it opened can be told
+    if (
+        _MASKED.search(inner) or _GAP.search(inner) or _ITEM_GAP.search(inner)
+    ):  # somebody took words out: only whether it closes what it opened can be told
         return not inner.endswith(("}", "]"))
     try:
         msgspec.json.decode(inner)

@@ -1,6 +1,7 @@
 """The beginnings of prompts that somebody listed one below the other → `prompt.varies` events for what changes from one to the next."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -23,6 +24,14 @@ _LABEL: Final = re.compile(
     r"[\])]?(?:[\s:|,)-]+|$)",
     re.IGNORECASE,
 )  # which row it is, and how long the prompt
+_OF_BEGINNING: Final = re.compile(
+    r"(?:^|_)(?:head|prefix|beginning|begins?|start|opening|first(?:_\w+)?|prompt|system(?:_prompt)?)$", re.IGNORECASE
+)
+_HASHED: Final = re.compile(r"(?:^|_)(?:sha\d*|md5|hash|digest|crc\d*|fingerprint)(?:_|$)", re.IGNORECASE)
+_OF_REST: Final = re.compile(r"(?:^|_)(?:rest|tail|after|without|body|remainder|tools)(?:_|$)", re.IGNORECASE)
+_OF_HEAD: Final = re.compile(
+    r"(?:^|_)(?:head|prefix|first|start|begin\w*|block_?0|\d+k?|line_?1|prompt|whole|full|all)(?:_|$)", re.IGNORECASE
+)
 _NAMED: Final = re.compile(r"^\W*(?P<name>[A-Za-z_][\w.-]*)[=:](?P<value>.+)$")
 _NAME: Final = re.compile(r"^\W*(?P<name>[A-Za-z_][\w.-]*)[=:]$")
 
@@ -34,6 +43,19 @@ class Beginnings:
         self._name, self._engine = name, engine
         self._headed: int | None = None
         self._before: list[str] = []
+        self._fields: dict[str, str] = {}
+
+    def record(self, document: Mapping[str, object], line: str, number: int) -> list[Row]:
+        """What the beginning of a prompt, or the hash of it, has otherwise than in the record before, the rest being alike."""
+        now = {key: value for key, value in document.items() if isinstance(value, str) and len(value) <= LONGEST}
+        before, self._fields = self._fields, now if _is_of_prompts(now) else self._fields
+        for key in (key for key in now if key in before and _OF_BEGINNING.search(key) and len(now[key].split()) >= FEWEST):
+            if changed := _changed(before[key].split(), now[key].split()):
+                return [self._event(what, line, number) for what in dict.fromkeys(changed)]
+        hashes = [key for key in now if key in before and _HASHED.search(key)]
+        same = any(now[key] == before[key] for key in hashes if _OF_REST.search(key))
+        other = any(now[key] != before[key] for key in hashes if _OF_HEAD.search(key) and not _OF_REST.search(key))
+        return [self._event("text", line, number)] if same and other else []
 
     def read(self, line: str, number: int) -> list[Row] | None:
         """What a row has otherwise than the one above; None for a line that is no such row."""
@@ -57,6 +79,10 @@ class Beginnings:
         return Event(
             seq=number, engine=self._engine, name="prompt.varies", severity="info", fields=fields, line=scrub(line.strip()), src=src
         )
+
+
+def _is_of_prompts(fields: Mapping[str, str]) -> bool:
+    return any(_OF_BEGINNING.search(key) or _HASHED.search(key) for key in fields)
 
 
 def _words(line: str) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from lensd_collectors.dialects import milliseconds
 from lensd_collectors.read.answer_body import decoded
+from lensd_collectors.read.cells import instant_of as written
+from lensd_collectors.read.columns import is_when
 from lensd_collectors.read.lines import Clock, dated, rfc3339
 from lensd_collectors.rows import HttpExchange, Instant
 from lensd_collectors.scrub import scrub
@@ -67,7 +69,7 @@ _SPANS: Final = {
         "ttft": "", "timetofirsttoken": "", "firsttoken": "", "firsttokenafter": "", "firstcontentafter": "", "timetofirstbyte": "",
         "ttfb": "", "promptevalduration": "ns", "prefill": "", "prefilltime": "",
         "upstreamheadertime": "s", "uht": "s", "timestarttransfer": "s", "firstchunkafter": "", "firstbyte": "", "headersafter": "",
-        "firstchunk": "", "firstcontent": "",
+        "firstchunk": "", "firstcontent": "", "firsttext": "", "firstdelta": "", "firstword": "", "firstoutput": "",
         "latenciesproxy": "ms", "edgetimetofirstbyte": "ms",
     },
     "upstream_ms": {
@@ -87,6 +89,8 @@ _SPANS: Final = {
         "gapmax": "", "maxgapms": "ms", "gapp99": "", "p99gap": "", "gapp95": "", "p95gap": "",
     },
 }  # fmt: skip
+# Of each token but the first.
+_EACH: Final = {"tpot": "", "timeperoutputtoken": "", "itl": "", "intertokenlatency": "", "mspertoken": "ms", "timepertoken": ""}
 _TOKENS_FIRST: Final = (
     "ttft",
     "timetofirsttoken",
@@ -95,6 +99,10 @@ _TOKENS_FIRST: Final = (
     "firstcontentafter",
     "firstchunk",
     "firstcontent",
+    "firsttext",
+    "firstdelta",
+    "firstword",
+    "firstoutput",
     "promptevalduration",
     "prefill",
     "prefilltime",
@@ -171,8 +179,7 @@ def exchange_of(
         if isinstance(value, str) and value not in _NONE:
             setattr(row, column, scrub(value)[:500])
     for column, names in _COUNTS.items():
-        found = _whole(_first(named, names))
-        if found is not None:
+        if (found := next((number for one in names if (number := _whole(named.get(one))) is not None), None)) is not None:
             setattr(row, column, found)
     for column, spans in _SPANS.items():
         span = _span(named, spans, "ns" if _NANOSECONDS in named else "ms" if _MILLISECONDS in named else "")
@@ -187,6 +194,9 @@ def exchange_of(
     if row.duration_ms is None and (begun := instant_of(_first(named, _BEGUN), clock)) is not None:
         over = instant_of(_first(named, _OVER), clock)
         row.duration_ms = (over - begun) / 1000 if over is not None and over >= begun else None
+    each = _span(named, _EACH, "")
+    if row.duration_ms is None and each is not None and row.ttfb_ms is not None and row.completion_tokens:
+        row.duration_ms = round(row.ttfb_ms + each * (row.completion_tokens - 1), 3)
     timed = row.completion_tokens is not None and (row.duration_ms is not None or row.ttfb_ms is not None)
     timed = timed or (row.prompt_tokens is not None and (row.ttfb_ms is not None or row.cached_tokens is not None))
     if row.ttfb_ms is not None and row.streaming is None and any(named.get(name) is not None for name in _TOKENS_FIRST):
@@ -204,7 +214,7 @@ def exchange_of(
         row.error_message = scrub(said)[:500]
     if row.upstream_status is None and _passed_on(pairs):
         row.upstream_status = row.status
-    row.seen_at = instant_of(_first(named, _WHEN), clock)
+    row.seen_at = instant_of(_first(named, _WHEN), clock) or instant_of(_when(pairs), clock)
     if row.status is None and row.error_message is None and str(_first(named, _COUNTS["status"])).lower() in _SERVED:
         row.status = 200
     if row.status is None and row.error_message is None and row.error_code is None and (timed or row.finish_reason is not None):
@@ -327,6 +337,11 @@ def _span(named: Mapping[str, Any], spans: Mapping[str, str], otherwise: str) ->
     return None
 
 
+def _when(pairs: Mapping[str, Any]) -> Any:
+    """What a column holds that names the instant in another language."""
+    return next((value for key, value in pairs.items() if is_when(key) and value not in _NONE), None)
+
+
 def _first(named: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((value for name in names if (value := named.get(name)) is not None and value not in _NONE), None)
 
@@ -359,4 +374,4 @@ def instant_of(value: object, clock: Clock | None) -> Instant | None:
         return clock.at("", value) if clock is not None else None
     if len(value) < 10:
         return None
-    return dated(value) or rfc3339(value.replace(",", ".").replace("/", "-"))
+    return dated(value) or rfc3339(value.replace(",", ".").replace("/", "-")) or written(value)

@@ -1,6 +1,6 @@
 """Calls, one a line: JSON records of proxies and clients, CSV files of results, lines of `key=value` → exchanges."""
 
-import csv
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,17 +8,19 @@ import msgspec
 
 from lensd_collectors.read import json_lines
 from lensd_collectors.read.answer_body import decoded, is_answer
+from lensd_collectors.read.beginnings import Beginnings
 from lensd_collectors.read.call_fields import again_of, exchange_of
 from lensd_collectors.read.exchange import Exchange, finish, say
 from lensd_collectors.read.http_lines import pairs_of
 from lensd_collectors.read.lines import Clock, Unwrapped, unwrap
 from lensd_collectors.read.series import is_series, samples_of
+from lensd_collectors.read.sheet import DELIMITERS, MOST_LOOKED_AT, Sheet, cells_of, delimiter_of, is_header
 from lensd_collectors.read.strays import Strays
 from lensd_collectors.rows import Event, HttpExchange, Row
 from lensd_collectors.scrub import scrub
 
 LONGEST: Final = 64 * 1024  # characters of a line
-_FEWEST: Final = 2  # columns of a header that mean something
+RULE: Final = re.compile(r"^\s*[|+]?[\s:]*-{2,}[\s:]*(?:[|+][\s:]*-{2,}[\s:]*)+[|+]?\s*$")
 
 
 class CallRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,19 +42,28 @@ def is_pairs(line: str) -> bool:
 
 
 def is_table(lines: Sequence[str]) -> bool:
-    """A CSV file whose rows are calls, by its header and its first row."""
-    rows = [line for line in lines[:8] if not line.startswith("#")][:2]
+    """A table whose rows are calls, or of a series, by its header and its first row."""
+    rows = [line for line in lines[:8] if not line.startswith("#") and not RULE.match(line)][:2]
     if len(rows) < 2:
         return False
-    header, cells = _cells(rows[0]), _cells(rows[1])
-    return _of_row(header, cells, None, "") is not None or (_fits(header, cells) and is_series(header))
+    delimiter = delimiter_of(rows[0])
+    header, cells = cells_of(rows[0], delimiter), cells_of(rows[1], delimiter)
+    if len(header) != len(cells) or not is_header(header):
+        return False
+    sheet = Sheet(header, delimiter, [cells])
+    if delimiter != "|" and _of_row(header, cells, None, "") is not None:
+        return True
+    if sheet.is_long:
+        return bool(samples_of(sheet.record(cells), engine=None, name="", number=1, is_row=True))
+    return is_series(sheet.record(cells)) or bool(sheet.scraped(cells, 1, engine=None, name="", clock=None))
 
 
 def read_calls(text: str, *, name: str, engine: str | None = None, clock: Clock | None = None) -> CallRows:
     """All calls of a text; a line that is none is read as one of another product."""
     strays = Strays(name, engine, clock=clock)
+    beginnings = Beginnings(name, engine)
     rows: list[Row] = []
-    header: list[str] = []
+    tables = Tables(text)
     unread = 0
     for number, raw in enumerate(text.split("\n"), 1):
         whole = Unwrapped(raw, None) if raw.lstrip()[:1] in ("{", "[") and json_lines.read(raw.strip()) is None else unwrap(raw)
@@ -67,6 +78,7 @@ def read_calls(text: str, *, name: str, engine: str | None = None, clock: Clock 
         said: list[Row] = []
         if line[:1] in ("{", "["):
             document = decoded(line.lstrip("[").rstrip("]")) if len(line) <= LONGEST else None
+            rows += beginnings.record(document, line, number) if document is not None else []
             said = strays.record(document, line, number) if document is not None else []
             rows += said
             found = exchange_of(document, engine=engine, src=src, clock=clock) if document is not None else None
@@ -82,14 +94,17 @@ def read_calls(text: str, *, name: str, engine: str | None = None, clock: Clock 
                 continue
             if found is not None and document is not None and ("usage" in document or "choices" in document):
                 finish(Exchange(row=found, places={}, body=[], body_lines=[], body_line=number), line)
-        elif "," in line or ";" in line or "\t" in line:
-            cells = _cells(line)
-            found = _of_row(header, cells, engine, src, clock)
-            if found is None and not line.startswith("#") and _means(cells):
-                header = cells
+        elif any(sign in line for sign in DELIMITERS):
+            cells = tables.cells(line, number)
+            if cells is None:  # a header, or a rule below it
                 continue
-            if found is None and _fits(header, cells):
-                samples = samples_of(dict(zip(header, cells, strict=True)), engine=engine, name=name, number=number, clock=clock)
+            found = _of_row(tables.header, cells, engine, src, clock)
+            rows += beginnings.record(dict(zip(tables.header, cells, strict=True)), line, number) if found is not None else []
+            if found is None and tables.sheet is not None and len(cells) == len(tables.header):
+                figures = tables.sheet.record(cells)
+                is_row = tables.sheet.is_long or is_series(figures)
+                samples = tables.sheet.scraped(cells, number, engine=engine, name=name, clock=clock)
+                samples += samples_of(figures, engine=engine, name=name, number=number, clock=clock, is_row=is_row)
                 if samples:
                     rows += samples
                     continue
@@ -128,23 +143,32 @@ def _fault(document: dict[str, Any]) -> str | None:
     return f"{kind or 'Error'}: {message}" if isinstance(message, str) else None
 
 
-def _cells(line: str) -> list[str]:
-    delimiter = next((one for one in (",", ";", "\t") if one in line), ",")
-    try:
-        return [cell.strip() for cell in next(csv.reader([line[:LONGEST]], delimiter=delimiter), [])]
-    except csv.Error:
-        return []
+class Tables:
+    """The tables of a text, one after another: the cells of a line, by the header above it."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n", MOST_LOOKED_AT)[:MOST_LOOKED_AT]
+        self._delimiter = ","
+        self.header: list[str] = []
+        self.sheet: Sheet | None = None
+
+    def cells(self, line: str, number: int) -> list[str] | None:
+        """None for a header, which holds for what follows, and for a rule."""
+        if RULE.match(line):
+            return None
+        cells = cells_of(line[:LONGEST], self._delimiter)
+        if self.sheet is not None and len(cells) == len(self.header) and not is_header(cells):
+            return cells
+        delimiter = delimiter_of(line)
+        names = cells_of(line[:LONGEST], delimiter)
+        if line.startswith("#") or not is_header(names):
+            return cells
+        self._delimiter, self.header = delimiter, names
+        self.sheet = Sheet(names, delimiter, (cells_of(below[:LONGEST], delimiter) for below in self._lines[number:]))
+        return None
 
 
 def _of_row(header: Sequence[str], cells: Sequence[str], engine: str | None, src: str, clock: Clock | None = None) -> HttpExchange | None:
-    if not _fits(header, cells):
+    if len(header) != len(cells) or not header:
         return None
     return exchange_of(dict(zip(header, cells, strict=True)), engine=engine, src=src, clock=clock)
-
-
-def _fits(header: Sequence[str], cells: Sequence[str]) -> bool:
-    return len(header) == len(cells) and _means(header)
-
-
-def _means(header: Sequence[str]) -> bool:
-    return len(header) >= _FEWEST and all(cell and not cell[:1].isdigit() and len(cell) <= 60 for cell in header)

@@ -42,6 +42,10 @@ _DATED: Final = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d
 _DAY_FIRST: Final = re.compile(
     r"[A-Z][a-z]{2} +(?P<month>[A-Z][a-z]{2}) +(?P<day>\d\d?) +(?P<time>\d\d:\d\d:\d\d)(?: [A-Z]{3,4})? +(?P<year>\d{4})"
 )
+_CIVIL: Final = re.compile(
+    r"(?P<first>\d\d?)(?P<sign>[./-])(?P<second>\d\d?)(?P=sign)(?P<year>\d{4})[ ,T]+(?P<time>\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)"
+)
+_KIBANA: Final = re.compile(r"(?P<month>[A-Z][a-z]{2}) (?P<day>\d\d?), (?P<year>\d{4}) @ (?P<time>\d\d:\d\d(?::\d\d(?:\.\d+)?)?)")
 _TIME: Final = re.compile(r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?P<part>\.\d+)?)?")
 _EPOCH: Final = re.compile(r"\d{10}(?:\.\d+)?|\d{13}")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -123,9 +127,29 @@ def instant_of(text: str, day: Instant | None = None) -> Instant | None:
     match = _DAY_FIRST.fullmatch(text)
     if match and match["month"] in _MONTHS:
         return rfc3339(f"{match['year']}-{_MONTHS.index(match['month']) + 1:02d}-{int(match['day']):02d}T{match['time']}")
+    if match := _KIBANA.fullmatch(text):
+        return rfc3339(f"{match['year']}-{_month(match['month']):02d}-{int(match['day']):02d}T{match['time']}")
+    if match := _CIVIL.fullmatch(text):
+        return _civil(match)
     match = _TIME.fullmatch(text) if day is not None else None
     if match is None or day is None:
         return None
     date = datetime.fromtimestamp(day / 1e6, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + float((match["second"] or "0") + (match["part"] or ""))
     return Instant(instant(date) + round(seconds * 1e6))
+
+
+def _month(name: str) -> int:
+    """1..12; 0 for what is none."""
+    return _MONTHS.index(name) + 1 if name in _MONTHS else 0
+
+
+def _civil(match: re.Match[str]) -> Instant | None:
+    """`25.11.2026 10:00`, `25/11/2026 10:00`, `11/25/2026 10:00`, `11-25-2026 10:00`; None where day and month can't be told apart."""
+    first, second = int(match["first"]), int(match["second"])
+    is_month_first = match["sign"] == "-" or (match["sign"] == "/" and second > 12)
+    if match["sign"] == "/" and first <= 12 and second <= 12 and first != second:
+        return None
+    day, month = (second, first) if is_month_first else (first, second)
+    time = match["time"].replace(",", ".")
+    return rfc3339(f"{match['year']}-{month:02d}-{day:02d}T{time if time[1] != ':' else '0' + time}")

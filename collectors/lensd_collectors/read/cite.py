@@ -61,7 +61,7 @@ def quote(src: str, column: str, root: Path) -> tuple[str, str]:
             line = place_of(islice(chain([""], text_lines(file)), line - 1, None), line, column)
     if kind not in (Kind.SPANS, Kind.PROMETHEUS, Kind.HTTP_EXCHANGE, Kind.NOTES, Kind.UNKNOWN):
         raw = _line(path, line)
-        focus = _log_focus(raw, column, dialect) if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) else None
+        focus = _log_focus(raw, column, dialect) if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG, Kind.BENCHMARK) else None
         focus = focus or _named(raw, column) or (_keyed(raw, column) if kind is Kind.CALLS else None)
         return cut(raw, focus), f"{name}:{line}"
     if part is not None:

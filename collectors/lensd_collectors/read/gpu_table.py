@@ -25,7 +25,7 @@ from lensd_collectors.read.series import samples_of as series_of
 from lensd_collectors.read.smi_box import SmiBox
 from lensd_collectors.read.smi_query import CARD, HEAD, HEADS_OF_PROCESS, PROCESS, Block, SmiQuery, cells_of, is_kept, line_of
 from lensd_collectors.read.strays import Strays
-from lensd_collectors.rows import EngineSample, GpuSample, Instant, Row
+from lensd_collectors.rows import EngineSample, GpuSample, Instant, Point, Row
 
 LONGEST_LINE: Final = 4096
 QUERY: Final = "nvidia_query"
@@ -140,12 +140,12 @@ class TableReader:
         return self._other(text)
 
     def _of_engine(self, header: Header, text: str) -> list[Row]:
-        """What a table that somebody keeps says of the engine in the same line."""
+        """What a table that somebody keeps says of the engine and of answers in the same line."""
         if header.delimiter == BLANKS or not self._is_kept(header):
             return []
         record = dict(zip(header.written, header.split(text), strict=True))
-        rows = series_of(record, engine=None, name=self._name, number=self._number, beside_cards=True)
-        return [row for row in rows if isinstance(row, EngineSample)]
+        rows = series_of(record, engine=None, name=self._name, number=self._number, is_row=True)
+        return [row for row in rows if isinstance(row, EngineSample | Point)]
 
     def _is_kept(self, header: Header) -> bool:
         if self._kept is None or self._kept[0] is not header:

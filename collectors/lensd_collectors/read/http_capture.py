@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from lensd_collectors.read.answer_body import asked as request_of
 from lensd_collectors.read.answer_body import decoded, read_answer
@@ -13,6 +13,8 @@ from lensd_collectors.read.lines import rfc3339
 from lensd_collectors.rows import HttpExchange, Instant
 
 Capture = tuple[dict[str, Any], str, int]  # document, its text, its first line
+BETWEEN: Final = re.compile(r"(?:[\s,\[\]]|^[ \t]*(?:#|//)[^\n]*$)*", re.MULTILINE)  # documents, and what somebody wrote above them
+_ASKED: Final = re.compile(r"\b(?:request|asked|sent|body|payload)\b[^{\n]{0,20}(?P<body>\{.*\})\s*$", re.IGNORECASE | re.MULTILINE)
 
 
 def read_captures(captures: list[Capture], *, name: str, engine: str | None) -> HttpRows:
@@ -20,25 +22,29 @@ def read_captures(captures: list[Capture], *, name: str, engine: str | None) -> 
     return _Captures(name, engine).read(captures)
 
 
-def captures(text: str) -> Iterator[Capture]:
-    """The capture documents of a file (one, a list, or one after another), each with its text and first line."""
+def captures(text: str) -> tuple[list[Capture], int]:
+    """The capture documents of a file (one, a list, or one after another), each with its text and first line; where they end."""
     decoder, at = json.JSONDecoder(), 0
+    found: list[Capture] = []
     while at < len(text):
-        blank = re.compile(r"[\s,\[\]]*").match(text, at)
-        at = blank.end() if blank else at
+        between = BETWEEN.match(text, at)
+        heading, at = (between[0], between.end()) if between else ("", at)
         try:
             document, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return
+            break
         if isinstance(document, dict) and isinstance(log := document.get("log"), dict) and isinstance(log.get("entries"), list):
-            yield from _of_browser(log["entries"], text[:end], at)
+            found += _of_browser(log["entries"], text[:end], at)
         elif isinstance(document, dict) and ("request" in document and "status" in document):
-            yield document, text[at:end], text.count("\n", 0, at) + 1
+            found.append((document, text[at:end], text.count("\n", 0, at) + 1))
         elif (
             isinstance(document, dict) and "resourceSpans" not in document and (read_error(None, text[at:end]) or read_answer(text[at:end]))
         ):
-            yield {"body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1
+            asked = _ASKED.search(heading)
+            request = {"request": {"body": asked["body"]}} if asked is not None else {}
+            found.append(({**request, "body": text[at:end]}, text[at:end], text.count("\n", 0, at) + 1))
         at = max(end, at + 1)
+    return found, at
 
 
 def _of_browser(entries: list[Any], text: str, at: int) -> Iterator[Capture]:

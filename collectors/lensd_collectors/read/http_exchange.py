@@ -49,11 +49,15 @@ def read_http(text: str, *, name: str, engine: str | None = None, clock: Clock |
         if slots:
             return HttpRows(exchanges=[], facts=slots, unread_lines=0)
     headed = _HEADING.match(text)
-    bare = "\n" * text.count("\n", 0, headed.end()) + text[headed.end() :] if headed else text
-    found = list(captures(bare)) if bare.lstrip()[:1] in ("{", "[") else []
-    if found:
-        return read_captures(found, name=name, engine=engine)
-    return _Text(name, engine, clock or Clock(None)).read(text)
+    begins = text[headed.end() if headed else 0 :].lstrip()[:1]
+    found, end = captures(text) if begins in ("{", "[") else ([], 0)
+    if not found:
+        return _Text(name, engine, clock or Clock(None)).read(text)
+    told = read_captures(found, name=name, engine=engine)
+    if not text[end:].strip():
+        return told
+    rest = _Text(name, engine, clock or Clock(None)).read("\n" * text.count("\n", 0, end) + text[end:])
+    return HttpRows(exchanges=[*told.exchanges, *rest.exchanges], facts=[*told.facts, *rest.facts], unread_lines=rest.unread_lines)
 
 
 class _Text(ToldCalls):

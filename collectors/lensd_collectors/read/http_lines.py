@@ -57,6 +57,7 @@ STAMP: Final = re.compile(
 TITLE: Final = re.compile(
     r"^(?P<mark>#+|-{2,}|={2,}) *(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)[\s:|,-]*(?P<rest>.*)$"
 )
+LOGGED_AT: Final = re.compile(r"\[(?P<at>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d(?: [+-]\d{4})?)\]")  # as web servers write it
 CAME_FROM: Final = re.compile(r" from (?P<peer>\d{1,3}(?:\.\d{1,3}){3})\b(?:.* -> (?P<status>\d{3})\b)?")
 PAIR: Final = re.compile(r"(?<![\w.])(?P<key>[A-Za-z_][\w.]*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;\"']+)")
 TOOK: Final = (

@@ -11,7 +11,7 @@ _FLOW: Final = re.compile(
 )
 _BLOCK: Final = re.compile(r"^\s*(?P<name>[A-Za-z_][\w-]*)(?: (?P<rest>[^{};#]*?))?\s*\{\s*$")
 _SECTION: Final = re.compile(r"^\s*\[+(?P<name>[\w.\"-]+)\]+\s*$")
-_DIFF: Final = re.compile(r"^[-+<>](?= |\t)")
+_DIFF: Final = re.compile(r"^[-+<>](?=[ \t]|[A-Za-z_][\w-]*:(?:\s|$))")
 _DEEPEST: Final = 24
 _LONGEST: Final = 4096
 

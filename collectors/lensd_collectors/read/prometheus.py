@@ -97,18 +97,25 @@ def read_prometheus(
     for seq, scrape in enumerate(scrapes(lines)):
         at = scrape.at or (named if seq == 0 else None) or at_us or _of_hour(lines, scrape, clock)
         count += len(scrape.series)
-        for dialect in dialects_of(scrape.series):
-            rows += engine_samples(dialect, scrape.series, engine=engine, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
-            rows += _points(dialect, scrape.series, at, name, engine)
-            rows += _facts(dialect, scrape.series, at, name, engine)
-        for table in gpu_tables(scrape.series):
-            rows += gpu_series.gpu_samples(table, scrape.series, host=None, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
+        rows += rows_of_scrape(scrape.series, at=at, seq=seq, name=name, engine=engine)
     strays = Strays(name, engine, clock=clock)
     for number, line in enumerate(lines, 1):
         if line.startswith("#") and not _META.match(line):
             rows += strays.read(line, number, None) or ()
     known = count + sum(1 for line in lines if not line.strip() or _META.match(line) or _SCRAPED.match(line))
     return PrometheusRows(rows=rows, series=count, unread_lines=len(lines) - known)
+
+
+def rows_of_scrape(series: list[Series], *, at: Instant | None, seq: int, name: str, engine: str | None) -> list[Row]:
+    """What the series of one instant say of engines and cards."""
+    rows: list[Row] = []
+    for dialect in dialects_of(series):
+        rows += engine_samples(dialect, series, engine=engine, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
+        rows += _points(dialect, series, at, name, engine)
+        rows += _facts(dialect, series, at, name, engine)
+    for table in gpu_tables(series):
+        rows += gpu_series.gpu_samples(table, series, host=None, seen_at=at, seq=seq, src=lambda one: f"{name}:{one.line}")
+    return rows
 
 
 def _of_hour(lines: Sequence[str], scrape: Scrape, clock: Clock | None) -> Instant | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from lensd_collectors.dialects import Dialect, Role, load
 from lensd_collectors.read import (
+    bench_results,
     calls,
     config_files,
     engine_log,
@@ -21,6 +22,7 @@ from lensd_collectors.read import (
     json_lines,
     perf_metrics,
     prometheus,
+    range_query,
     spans,
 )
 from lensd_collectors.read.alarming import alarming
@@ -50,15 +52,21 @@ class Kind(StrEnum):
     GPU_CSV = "gpu_csv"
     PROCESS_TABLE = "process_table"
     CALLS = "calls"
+    RANGE_QUERY = "range_query"
     TIMINGS = "timings"
+    BENCHMARK = "benchmark"
     NOTES = "notes"
     UNKNOWN = "unknown"
 
 
+BENCHES: Final = "bench"  # the dialect of load generators
 TABULAR: Final = (Kind.GPU_CSV, Kind.PROCESS_TABLE)
 _SEEN: Final = (EngineSample, Event, GpuSample, HttpExchange, Point)  # rows of one instant
 _LONGEST_DATE: Final = 40  # characters
-_HOUR: Final = re.compile(r"(?:#+|-{2,}|={2,}|>+|@)? *\[?(?P<at>\d\d:\d\d:\d\d(?:\.\d+)?)Z?\]? *(?:-{2,}|={2,}|:)?")
+_HOUR: Final = re.compile(
+    r"(?:#+|-{2,}|={2,}|>+|@)? *\[?(?P<at>\d\d:\d\d:\d\d(?:\.\d+)?)Z?\]? *(?:-{2,}|={2,}|:)?"
+    r"|#+ *\[?(?P<headed>\d\d:\d\d:\d\d(?:\.\d+)?)Z?\]?[,;:]? [^=]{1,60}"
+)
 
 
 class FileRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +147,7 @@ def _date(rows: list[Row], path: Path, clock: Clock) -> None:
 def _written(line: str, clock: Clock) -> Instant | None:
     """The instant in a heading, or of a line that is nothing but a date or an hour."""
     if (hour := _HOUR.fullmatch(line.strip())) is not None:
-        return clock.at("", hour["at"])
+        return clock.at("", hour["at"] or hour["headed"])
     if (title := TITLE.match(line)) is not None:
         return rfc3339(title["at"].replace(",", "."))
     return dated(line.strip()) if len(line) < _LONGEST_DATE else None
@@ -161,7 +169,7 @@ def _read_as(
     kind: Kind, dialect: Dialect | None, path: Path, part: str | None, name: str, engine: str | None, reference_us: Instant | None
 ) -> Found:
     """The rows of a file, or of a part of it, whose lines stand where they stand in the file."""
-    if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG) and dialect is not None:
+    if kind in (Kind.ENGINE_LOG, Kind.ACCESS_LOG, Kind.BENCHMARK) and dialect is not None:
         strays = Strays(name, engine, but=dialect.name, clock=engine_log.clock_of(path, reference_us))
         source = io.BytesIO(part.encode()) if part is not None else None
         by = Services if _several(path, dialect) else None
@@ -186,8 +194,12 @@ def _read_document(kind: Kind, text: str, name: str, engine: str | None, clock: 
             return spans.read_spans(text, name=name, engine=engine, clock=clock)
         case Kind.MODEL_CONFIG:
             return flags.read_model_config(text, name=name, engine=engine)
+        case Kind.RANGE_QUERY:
+            return range_query.read_range(text, name=name, engine=engine)
         case Kind.TIMINGS:
             return perf_metrics.read_perf_metrics(text, name=name, engine=engine)
+        case Kind.BENCHMARK:
+            return bench_results.read_results(text, name=name, engine=engine)
         case Kind.CALLS:
             return calls.read_calls(text, name=name, engine=engine, clock=clock)
         case Kind.FLAGS:
@@ -254,6 +266,10 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
     if not head.strip() or b"\0" in head:
         return Kind.UNKNOWN, None
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
+    if text.lstrip()[:1] == "{" and range_query.MARK.search(text):
+        return Kind.RANGE_QUERY, None
+    if bench_results.is_results(text):
+        return Kind.BENCHMARK, None
     first = next(
         (line for line in text.split("\n") if line.strip() and not line.startswith(("#", "//")) and not PROMPT.match(line.encode())), ""
     )
@@ -281,6 +297,8 @@ def judge(head: bytes) -> tuple[Kind, Dialect | None]:
         return Kind.CALLS, None
     dialect = load()["supervisor"] if _JSON.match(text) and _CONTAINER.search(text) else _log_dialect(lines)
     if dialect is not None:
+        if dialect.name == BENCHES:
+            return Kind.BENCHMARK, dialect
         return (Kind.ENGINE_LOG if dialect.role is Role.ENGINE else Kind.ACCESS_LOG), dialect
     if lines and 2 * sum(_UVICORN.match(line) is not None for line in lines) > len(lines):  # nothing but an access log
         return Kind.ENGINE_LOG, load()["vllm"]

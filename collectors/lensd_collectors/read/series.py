@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from lensd_collectors.dialects import load
+from lensd_collectors.read.call_fields import instant_of as called_at
 from lensd_collectors.read.cells import instant_of
-from lensd_collectors.read.lines import Clock, dated, rfc3339
+from lensd_collectors.read.columns import ANSWERS, Measure, Table, is_when, measure_of
+from lensd_collectors.read.gpu_columns import typed
+from lensd_collectors.read.lines import Clock, dated
 from lensd_collectors.rows import EngineSample, GpuSample, Instant, Point, Row
 
 _SIZES: Final = {"b": 1.0, "bytes": 1.0, "kb": 1e3, "kib": 1024.0, "mb": 1e6, "mib": 1024.0**2, "gb": 1e9, "gib": 1024.0**3, "": 1.0}
@@ -31,148 +32,132 @@ _RSS: Final = re.compile(
     r"rss_(?P<process>[A-Za-z][A-Za-z0-9.]*?)(?:_(?P<pid>\d+))?_(?P<unit>[kmg]i?b)$|(?P<container>container)_memory_current_(?P<size>[kmg]i?b)$",
     re.IGNORECASE,
 )
-_CARD: Final = re.compile(r"gpu(?P<gpu>\d+)_memory_used_(?P<unit>[kmg]i?b)$", re.IGNORECASE)
 _SHARES: Final = ("lensd.host.disk.busy", "lensd.host.cpu.iowait")
-_ENGINE: Final = {
-    "running": (
-        "num_requests_running",
-        "requests_running",
-        "running",
-        "running_req",
-        "running_reqs",
-        "running_requests",
-        "numactiverequests",
-    ),
-    "waiting": (
-        "num_requests_waiting",
-        "requests_waiting",
-        "waiting",
-        "waiting_req",
-        "waiting_reqs",
-        "waiting_requests",
-        "numqueuedrequests",
-    ),
-    "finished_total": ("numcompletedrequests",),
-    "slots": ("maxnumactiverequests",),
-    "kv_usage": ("kv_cache_usage", "kv_cache_usage_perc", "kv_usage", "gpu_cache_usage_perc", "token_usage"),
-    "prompt_tps": ("prompt_tok_s", "prompt_tokens_per_s", "prompt_tps", "pp_tok_s"),
-    "generation_tps": ("gen_tok_s", "generation_tok_s", "gen_tps", "generation_tps", "gen_throughput", "tok_s", "tokens_per_s"),
-    "prompt_tokens_total": ("prompt_tokens_total",),
-    "generation_tokens_total": ("generation_tokens_total",),
-    "preemptions_total": ("num_preemptions_total", "preemptions_total"),
-}
-_WHEN: Final = ("ts", "time", "polled", "date_utc", "time_utc", "timestamp", "at", "date", "datetime")
 _LABELS: Final = ("mount", "device", "gpu", "src", "pid", "host")
-_GPU: Final = {"sm_mhz": ("gpu_sm_mhz", "sm_mhz"), "temp_c": ("gpu_temp_c",), "power_w": ("gpu_power_w",), "util": ("gpu_util_pct",)}
 _INNER: Final = ("stat", "stats", "iteration", "sample")  # under which a poller keeps what it polled
-_LATENCY: Final = re.compile(r"(?P<what>ttft|itl|tpot|e2e)_(?P<rank>p\d\d|mean|median|avg)_(?P<unit>ms|s)$", re.IGNORECASE)
-_US_DATE: Final = re.compile(r"(?P<month>\d\d)-(?P<day>\d\d)-(?P<year>\d{4}) (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)")
-FEWEST: Final = 2  # columns that measure something, and an instant: fewer is somebody else's table
+_DAY: Final = re.compile(r"\d{4}[-/]\d\d[-/]\d\d|\d\d?[./]\d\d?[./]\d{4}")
+_HOUR: Final = re.compile(r"\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?Z?")
+_MIB: Final = 1 << 20
+_LEAST_BYTES: Final = 1 << 30  # from here on a bare number is one of bytes
 
 
 def has_engine(header: Iterable[str]) -> bool:
-    """Whether columns say how many requests run or wait."""
-    names = {_bare(name) for name in header}
-    return any(names & _spelled(column) for column in ("running", "waiting"))
-
-
-@cache
-def _spelled(column: str) -> frozenset[str]:
-    """What a table calls a column: by itself, and as the engines' scrapes name it."""
-    metrics = (name for dialect in load().values() for name in dialect.metrics.get(column, ()) if re.fullmatch(r"[\w:]+", name))
-    return frozenset((*_ENGINE.get(column, ()), *(_bare(name) for name in metrics)))
+    """Whether columns measure an engine or its answers."""
+    return any((measure := measure_of(name)) is not None and measure.table is not Table.CARD for name in header)
 
 
 def is_series(header: Iterable[str]) -> bool:
-    """Whether a CSV file with these columns is such a record."""
+    """Whether a table with these columns is such a record: an instant and two measures, or one that is no engine's and no count."""
     names = [name.strip() for name in header]
-    if sum(1 for name in names if any(_bare(name) in _spelled(column) for column in _ENGINE)) > 1:
-        return any(name.lower() in _WHEN for name in names)
-    measured = sum(1 for name in names if _measure(name) is not None or _RSS.match(name) or _CARD.match(name))
-    return measured > 0 and any(name.lower() in _WHEN for name in names)
+    if not any(is_when(name) for name in names):
+        return False
+    if any(_measure(name) is not None or _RSS.match(name) for name in names):
+        return True
+    measures = [measure for name in names if (measure := measure_of(name)) is not None]
+    return len(measures) > 1 or any(measure.table is not Table.ENGINE and measure.column != ANSWERS for measure in measures)
 
 
 def samples_of(
-    record: Mapping[str, Any], *, engine: str | None, name: str, number: int, clock: Clock | None = None, beside_cards: bool = False
+    record: Mapping[str, Any], *, engine: str | None, name: str, number: int, clock: Clock | None = None, is_row: bool = False
 ) -> list[Row]:
     """Rows of one record; empty where it measures nothing. `iter` and its kin of TensorRT-LLM's statistics are an engine's sample.
 
-    `beside_cards`: a card's memory stands in the same record, so that one figure of the engine is enough.
+    `is_row`: of a table whose header is that of a series, so that one figure is enough.
     """
     inner = next((record[key] for key in _INNER if isinstance(record.get(key), dict)), None)
     if inner is not None:
         record = {**inner, **{key: value for key, value in record.items() if not isinstance(value, dict)}}
     lower = {str(key).strip().lower(): value for key, value in record.items()}
-    lower |= {_bare(key): value for key, value in lower.items()}
-    at = _instant(next((lower[key] for key in _WHEN if lower.get(key) not in (None, "")), None), clock)
+    at = _instant(_when(record), clock)
     src, line = f"{name}:{number}", number
     rows: list[Row] = []
+    sample: dict[str, float] = {}
+    cards: dict[str, dict[str, Any]] = {}
+    answers: list[Row] = []
     labels = {key: str(lower[key])[:200] for key in _LABELS if isinstance(lower.get(key), str | int) and lower[key] != ""}
     for key, raw in record.items():
-        if (said := _number(raw)) is not None and (latency := _LATENCY.match(str(key).strip())):
-            factor = 1.0 if latency["unit"].lower() == "ms" else 1000.0
-            point = f"lensd.latency.{latency['what'].lower()}_{latency['rank'].lower()}"
-            rows.append(Point(seen_at=at, name=point, labels="{}", value=said * factor, src=src, engine=engine))
+        named, value = str(key).strip(), _number(raw)
+        if value is None or is_when(named):
             continue
-        value, measure = _number(raw), _measure(str(key).strip())
-        if value is not None and (held := _held(str(key).strip(), value)):
+        if held := _held(named, value):
             rows.append(GpuSample(seen_at=at, seq=line, src=src, **held))
+        elif (found := _measure(named)) is not None:
+            rows.append(_point(found, value, labels, at, src, engine))
+        elif (measure := measure_of(named)) is None:
             continue
-        if value is None or measure is None:
-            continue
-        point, match = measure
-        groups = match.groupdict()
-        own = {**labels, "device": groups["device"]} if groups.get("device") else labels
-        factor = 0.01 if point in _SHARES else _SIZES[(groups.get("unit") or "").lower()]
-        text = msgspec.json.encode(own).decode()
-        rows.append(Point(seen_at=at, name=point, labels=text, value=value * factor, src=src, engine=engine))
-    sample = _sample(lower, record)
-    card = {
-        column: figure for column, names in _GPU.items() if (figure := _number(next((lower[one] for one in names if one in lower), None)))
-    }
-    if card and sample:
-        card |= {"util": card["util"] / 100} if "util" in card else {}
-        rows.append(GpuSample(seen_at=at, seq=line, gpu="#0", src=src, **card))  # type: ignore[arg-type]
-    if sample and ("iter" in lower or rows or len(sample) > 1 or beside_cards):
+        elif measure.table is Table.ENGINE:
+            sample.setdefault(measure.column, _scaled(measure, value))
+        elif measure.table is Table.CARD and measure.labels[0][0] == "gpu":
+            cards.setdefault(measure.labels[0][1], {}).setdefault(measure.column, typed(measure.column, _scaled(measure, value)))
+        elif measure.table is Table.CARD:
+            rows.append(GpuSample(seen_at=at, seq=line, src=src, process=measure.labels[0][1], rss_bytes=round(_scaled(measure, value))))
+        else:
+            text = msgspec.json.encode(dict(measure.labels)).decode()
+            kept = answers if measure.column == ANSWERS else rows
+            kept.append(Point(seen_at=at, name=measure.column, labels=text, value=_scaled(measure, value), src=src, engine=engine))
+    sample |= _blocks_of(record)
+    if not is_row and not ({"running", "waiting", "generation_tps"} & sample.keys()):
+        sample = {}
+    if sample or is_row:
+        rows += (GpuSample(seen_at=at, seq=line, gpu=gpu, src=src, **card) for gpu, card in cards.items())
+    if is_row or (answers and rows):
+        rows += answers
+    if sample and (is_row or "iter" in lower or rows or len(sample) > 1):
         rows.append(EngineSample(seen_at=at, seq=line, engine=engine, src=src, **sample))  # type: ignore[arg-type]
     return rows
 
 
 def is_engine_key(key: str, column: str) -> bool:
     """Whether a record's key means this column of an engine's sample."""
-    return key.lower() in _spelled(column) or (column == "kv_usage" and key == "usedNumBlocks")
+    measure = measure_of(key)
+    return (measure is not None and measure.table is Table.ENGINE and measure.column == column) or (
+        column == "kv_usage" and key == "usedNumBlocks"
+    )
 
 
-def _sample(lower: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for column in _ENGINE:
-        value = next((number for one, said in lower.items() if one in _spelled(column) and (number := _number(said)) is not None), None)
-        if value is not None:
-            found[column] = value
+def _when(record: Mapping[str, Any]) -> Any:
+    """What says when it was; a day and an hour of two columns as one."""
+    said = [value for key, value in record.items() if value not in (None, "") and is_when(str(key))]
+    if len(said) > 1 and _DAY.fullmatch(str(said[0])) and _HOUR.fullmatch(str(said[1])):
+        return f"{said[0]} {said[1]}"
+    return said[0] if said else None
+
+
+def _scaled(measure: Measure, value: float) -> float:
+    """In the column's own unit, by the size of the number where nothing names the unit."""
+    if measure.factor is not None:
+        return round(value * measure.factor, 9)
+    if measure.column.endswith("_bytes"):
+        return value if value >= _LEAST_BYTES else value * _MIB
+    return value if value <= 1 else value / 100
+
+
+def _point(
+    found: tuple[str, re.Match[str]], value: float, labels: dict[str, str], at: Instant | None, src: str, engine: str | None
+) -> Point:
+    name, match = found
+    groups = match.groupdict()
+    own = {**labels, "device": groups["device"]} if groups.get("device") else labels
+    factor = 0.01 if name in _SHARES else _SIZES[(groups.get("unit") or "").lower()]
+    return Point(seen_at=at, name=name, labels=msgspec.json.encode(own).decode(), value=value * factor, src=src, engine=engine)
+
+
+def _blocks_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """KV usage of TensorRT-LLM's statistics."""
     blocks = record.get("kvCacheStats")
-    if isinstance(blocks, dict):
-        used, most = _number(blocks.get("usedNumBlocks")), _number(blocks.get("maxNumBlocks"))
-        if used is not None and most:
-            found["kv_usage"] = used / most
-    if not ({"running", "waiting", "generation_tps"} & found.keys()):
+    if not isinstance(blocks, dict):
         return {}
-    return found
+    used, most = _number(blocks.get("usedNumBlocks")), _number(blocks.get("maxNumBlocks"))
+    return {"kv_usage": used / most} if used is not None and most else {}
 
 
 def _held(name: str, value: float) -> dict[str, Any]:
-    """Memory of a process, of a container or of a card, by a column that names it."""
+    """Memory of a process that its column calls by number, or of a container."""
     if match := _RSS.match(name):
         size = round(value * _SIZES[(match["unit"] or match["size"]).lower()])
         process = match["process"] or match["container"]
         return {"process": process, "rss_bytes": size, **({"pid": int(match["pid"])} if match["pid"] else {})}
-    if match := _CARD.match(name):
-        return {"gpu": match["gpu"], "used_bytes": round(value * _SIZES[match["unit"].lower()])}
     return {}
-
-
-def _bare(name: str) -> str:
-    """A metric's name without its product."""
-    return name.strip().lower().rpartition(":")[2]
 
 
 def _measure(name: str) -> tuple[str, re.Match[str]] | None:
@@ -190,13 +175,10 @@ def _number(value: object) -> float | None:
 
 
 def _instant(value: object, clock: Clock | None) -> Instant | None:
-    number = _number(value)
-    if number is not None:
-        return Instant(round(number * 1e6)) if 1e8 < number < 1e11 else None
+    if _number(value) is not None:
+        return called_at(value, None)
     if not isinstance(value, str):
         return None
-    if other := _US_DATE.fullmatch(value):
-        return rfc3339(f"{other['year']}-{other['month']}-{other['day']}T{other['time']}")
-    if re.fullmatch(r"\d\d:\d\d:\d\d(?:[.,]\d+)?", value):
-        return clock.at("", value) if clock is not None else None
+    if _HOUR.fullmatch(value):
+        return clock.at("", value.removesuffix("Z")) if clock is not None else None
     return instant_of(value) or dated(value)

@@ -18,6 +18,9 @@ MOST_CHARS: Final = 64 * 1024  # of a dict that is looked at
 # One thing has one name, whichever line it was printed on.
 _ALIASES: Final = {
     "max_seq_len": "max_model_len",
+    "context_length": "max_model_len",
+    "context_len": "max_model_len",
+    "session_len": "max_model_len",
     "ollama_context_length": "num_ctx",
     "n_parallel": "parallel",
     "tp_size": "tensor_parallel_size",
@@ -28,7 +31,10 @@ _ALIASES: Final = {
     "kv_cache_size_tokens": "kv_cache_tokens",
     "kv_cache_max_concurrency": "kv_max_concurrency",
 }
-_NESTED: Final = {"kv_transfer_config": "kv_connector"}  # a setting that is too much for one value, and what of it is one
+_NESTED: Final = {
+    "kv_transfer_config": "kv_connector",
+    "override_generation_config": "max_new_tokens",
+}  # a setting that is too much for one value, and what of it is one
 INTEGERS: Final = frozenset(
     {
         "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override", "block_size", "tensor_parallel_size",

@@ -117,7 +117,7 @@ def _otlp_span(span: Mapping[str, Any], resource: Mapping[str, Any], scope: str 
 
 
 def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None, clock: Clock | None) -> SpanRow:
-    """One object a span, with `duration_s` beside or among its attributes and no start, or a start and no end."""
+    """One object a span, with `duration_s` beside or among its attributes and no start, or a start or an end alone."""
     extra = {key: value for key, value in span.items() if key not in _OWN_FIELDS and not isinstance(value, dict | list)}
     attributes = _kept({**extra, **_mapping(span.get("attributes"))})
     seconds = attributes.get("duration_s", attributes.get(_WHOLE))
@@ -127,7 +127,10 @@ def _plain(span: Mapping[str, Any], places: "_Places", engine: str | None, clock
     lasted = (ended - started) / 1e3 if started is not None and ended is not None else None
     if lasted is None and isinstance(seconds, int | float):
         lasted = float(seconds) * 1000
-        ended = Instant(started + round(lasted * 1000)) if started is not None else ended
+        if started is not None:
+            ended = Instant(started + round(lasted * 1000))
+        elif ended is not None:
+            started = Instant(ended - round(lasted * 1000))
     status = span.get("status")
     if isinstance(status, dict):
         status = status.get("status_code", status.get("code"))

@@ -92,8 +92,8 @@ class Strays:
         for row in rows or ():
             if at is not None and getattr(row, "seen_at", at) is None:
                 row.seen_at = at  # type: ignore[attr-defined]
-        self._counted.hear(line, number, rows or ())
-        return rows
+        counted = self._counted.hear(line, number, at, rows or ())
+        return [*rows, *counted] if rows and counted else rows
 
     def _read(self, line: str, number: int, *, apart: bool) -> list[Row] | None:
         text = unwrap(line).text

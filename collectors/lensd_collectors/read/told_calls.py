@@ -8,7 +8,7 @@ from lensd_collectors.read import http_lines as forms
 from lensd_collectors.read.call_fields import asked_of, exchange_of
 from lensd_collectors.read.copied import MOST_SETTINGS, Copied
 from lensd_collectors.read.exchange import Exchange, finish
-from lensd_collectors.read.lines import Clock
+from lensd_collectors.read.lines import Clock, dated
 from lensd_collectors.rows import Event, HttpExchange
 
 _PROGRESS: Final = (
@@ -116,7 +116,8 @@ class ToldCalls(Copied):
         row = exchange_of(pairs, engine=self._engine, src=f"{self._name}:{number}", hop=hop or "proxy")
         if row is None:
             return False
-        row.seen_at = row.seen_at or self._at
+        logged = forms.LOGGED_AT.search(rest[: match.start()])
+        row.seen_at = row.seen_at or (dated(logged["at"]) if logged is not None else None) or self._at
         row.duration_ms = row.duration_ms if row.duration_ms is not None else forms.took_ms(match["rest"])
         exchange = Exchange(row=row, places={}, body=[], body_lines=[])
         asker, lasted = forms.ASKER.search(rest[: match.start()]), forms.LASTED.match(match["rest"])

@@ -18,7 +18,8 @@ _OPENING: Final = "Traceback (most recent call last)"
 _LOOSE: Final = re.compile(
     r"(?:\((?P<process>[A-Za-z][\w ]*?)(?:[ -]\d+)?(?: rank=\d+)?(?: pid=(?P<pid>\d+)(?:, ip=[\d.]+)?)?\) ?)?"
     r"(?:\[rank(?P<rank>\d+)\]: ?)?"
-    r"(?:\[(?P<letter>[DIWEF])\d{3,4} \d\d:\d\d:\d\d[.\d]* (?P<file>[\w./-]+):(?P<line>\d+)\] )?"  # torch's C++ part
+    r"(?:\[(?P<letter>[DIWEF])(?P<month>\d\d?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d* "  # torch's C++ part
+    r"(?P<file>[\w./-]+):(?P<line>\d+)\] )?"
     r"(?P<text>.*)$",
     re.DOTALL,
 )
@@ -30,7 +31,7 @@ class Loose(NamedTuple):
 
     text: str
     framed: bool  # torch's own frame, which names a level
-    parts: Mapping[str, str | None]  # process, pid, level
+    parts: Mapping[str, str | None]  # process, pid, level, date (MM-DD), time
 
 
 def loose(line: str) -> Loose:
@@ -41,7 +42,10 @@ def loose(line: str) -> Loose:
     found = match.groupdict()
     process = found["process"] or (f"rank{found['rank']}" if found["rank"] else None)
     level = _LEVELS.get(found["letter"] or "")
-    return Loose(match["text"], level is not None, {"process": process, "pid": found["pid"], "level": level})
+    date = f"{found['month']:0>2}-{found['day']}" if found["day"] else None
+    return Loose(
+        match["text"], level is not None, {"process": process, "pid": found["pid"], "level": level, "date": date, "time": found["time"]}
+    )
 
 
 class Part(Enum):

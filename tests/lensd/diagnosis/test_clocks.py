@@ -35,6 +35,13 @@ def test_a_log_without_a_zone_is_of_the_time_that_the_others_are_of(tmp_path: Pa
     assert first_of(tmp_path, "vllm.log") == hours * 3600 + 10
 
 
+def test_what_was_moved_says_of_what_time_the_next_one_is(tmp_path: Path) -> None:
+    (tmp_path / "nginx.log").write_text("".join(ACCESS.format(time=f"14:00:{at:02d}", zone="+0800") for at in (0, 20, 40)))
+    (tmp_path / "vllm.log").write_text(LINE.format(time="14:00:10") + LINE.format(time="14:20:10"))
+    (tmp_path / "later.log").write_text(LINE.format(time="14:10:00") + LINE.format(time="14:11:00"))
+    assert first_of(tmp_path, "later.log") == 6 * 3600 + 600
+
+
 def test_two_zones_leave_it_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "nginx.log").write_text("".join(ACCESS.format(time="14:00:00", zone=zone) for zone in ("+0800", "-0500")))
     (tmp_path / "vllm.log").write_text(LINE.format(time="10:00:10"))

@@ -26,6 +26,7 @@ FAILED = (
     "chat timed out for all of accounting",
     "14:02 the upload failed again",
     "the answer was cut off",
+    "failed   22:21:35  2 prompts, 3,602 and 3,118 input tokens",
 )
 HARMLESS = (
     "errors: 0, retries: 0",

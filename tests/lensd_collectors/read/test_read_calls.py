@@ -51,6 +51,12 @@ def test_what_a_client_wrote_of_its_call() -> None:
     assert (row.hop, row.ttfb_ms, row.prompt_tokens, row.cached_tokens, row.completion_tokens) == ("client", 14750.0, 14210, 0, 49)
 
 
+@pytest.mark.parametrize(("header", "each"), [("tpot_ms", "20.5"), ("itl_s", "0.0205"), ("time_per_output_token_ms", "20.5")])
+def test_how_long_an_answer_took_is_told_by_its_first_token_and_its_pace(header: str, each: str) -> None:
+    [row] = calls(f"time,status,completion_tokens,ttft_ms,{header}\n2026-11-18T10:00:12Z,200,101,250.0,{each}\n")
+    assert (row.ttfb_ms, row.duration_ms) == (250.0, 2300.0)
+
+
 def test_a_table_of_results_with_hours_alone() -> None:
     day = Clock(rfc3339("2026-11-05T12:00:00Z"), dated=True)
     found = read_calls("time,item,status,latency_ms\n15:03:05.000,doc-0,200,1681\n15:03:06.000,doc-1,429,7\n", name="x", clock=day).rows
@@ -58,6 +64,16 @@ def test_a_table_of_results_with_hours_alone() -> None:
         (rfc3339("2026-11-05T15:03:05Z"), 200, 1681.0),
         (rfc3339("2026-11-05T15:03:06Z"), 429, 7.0),
     ]
+
+
+def test_a_status_that_is_a_word_stands_beside_one_that_is_a_number() -> None:
+    line = '{"request_id": "58-95", "startTime": "14:03:03", "endTime": "14:04:04", "status": "success", "completion_tokens": 2817, "http_status": 200}'
+    [row] = [
+        one
+        for one in read_calls(line, name="x", clock=Clock(rfc3339("2026-11-28T12:00:00Z"), dated=True)).rows
+        if isinstance(one, HttpExchange)
+    ]
+    assert (row.request_id, row.status, row.duration_ms, row.completion_tokens) == ("58-95", 200, 61_000, 2817)
 
 
 def test_a_record_that_tells_of_no_call_is_none() -> None:

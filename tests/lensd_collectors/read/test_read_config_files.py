@@ -108,6 +108,54 @@ def test_an_argument_of_the_engine_that_was_changed() -> None:
     assert sorted(row.src or "" for row in rows if isinstance(row, Event)) == ["x:3", "x:4"]
 
 
+VALUES = """--- a/values.yaml
++++ b/values.yaml
+@@ -4,9 +4,9 @@ image:
+ extraLlmApiOptions:
+-  max_batch_size: 96
++  max_batch_size: 16
+   cuda_graph_config:
+-    max_batch_size: 64
++    max_batch_size: 32
+"""
+
+
+def test_options_of_an_engine_lie_anywhere_in_a_charts_values_and_those_of_its_graphs_are_others() -> None:
+    facts = [row for row in read_settings(VALUES, name="x").rows if isinstance(row, ConfigFact)]
+    assert [(row.name, row.value, row.was, row.src) for row in facts] == [("max_num_seqs", "16", "96", "x:6")]
+
+
+def test_a_changed_key_without_a_space_behind_its_sign_is_read() -> None:
+    facts = [
+        row
+        for row in read_settings("@@ -1 +1 @@\n-max_batch_size: 96\n+max_batch_size: 16\n", name="x").rows
+        if isinstance(row, ConfigFact)
+    ]
+    assert [(row.name, row.value, row.was) for row in facts] == [("max_num_seqs", "16", "96")]
+
+
+def test_options_in_a_file_are_called_as_on_the_command_line() -> None:
+    text = "@@ -1,3 +1,3 @@\n max-model-len: 32768\n-max-num-seqs: 256\n+max-num-seqs: 24\n"
+    facts = [row for row in read_settings(text, name="x").rows if isinstance(row, ConfigFact)]
+    assert [(row.subject, row.name, row.value, row.was) for row in facts] == [
+        (None, "max_model_len", "32768", None),
+        (None, "max_num_seqs", "24", "256"),
+    ]
+
+
+HISTORIES = {
+    "argocd": ("42  2026-11-25 10:36:12 +0000 UTC  main (e93d510)", "e93d510"),
+    "replica sets": ("chat-7c4d44bd9f   2026-11-25T10:36:12Z   2   registry.local/vllm@sha256:77d0", "registry.local/vllm@sha256:77d0"),
+}
+
+
+@pytest.mark.parametrize(("line", "revision"), HISTORIES.values(), ids=HISTORIES.keys())
+def test_when_a_revision_came(line: str, revision: str) -> None:
+    [row] = [row for row in read_settings(line, name="x").rows if isinstance(row, Event)]
+    assert (row.name, row.seen_at) == ("deploy.revision", 1795602972000000)
+    assert f'"revision":"{revision}"' in (row.fields or "")
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.one_of(

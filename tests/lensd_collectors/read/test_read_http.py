@@ -227,6 +227,12 @@ def test_an_hour_whose_zone_stands_apart_is_an_instant() -> None:
     assert row.seen_at == 1793700280122000
 
 
+def test_an_access_log_of_a_form_of_its_own_names_its_instants_as_web_servers_do() -> None:
+    line = '10.2.3.134 [28/Nov/2026:14:03:04 +0800] "POST /v1/chat/completions HTTP/1.1" 499 0 rt=4.687 urt=4.687 rid=488e'
+    [row] = rows(line)
+    assert (row.seen_at, row.request_id, row.status, row.duration_ms) == (1795845784000000, "488e", 499, 4687)
+
+
 def test_a_proxy_of_ones_own_says_how_long_its_calls_took() -> None:
     cut, served = rows(
         "2026/11/10 10:14:31 http: proxy error: net/http: timeout awaiting response headers\n"
@@ -320,3 +326,21 @@ def test_a_line_that_begins_with_the_call_tells_of_its_answer_too() -> None:
     )
     assert (refused.path, refused.status, refused.body_shape) == ("/v1/chat/completions", 404, "path_unknown")
     assert (served.path, served.status) == ("/v3/chat/completions", 200)
+
+
+ANSWER = '{"id":"%s","choices":[{"message":{"content":%s},"finish_reason":"%s"}],"usage":{"prompt_tokens":9,"completion_tokens":64}}'
+
+
+def test_each_answer_below_a_remark_of_its_own_is_read_with_what_the_remark_says_was_asked() -> None:
+    whole, cut = json.dumps('{"rows": [{"n": 1}, ... ]}'), json.dumps('{"rows": [{"n": 1}, ... ,{"n": 31')
+    text = (
+        f"### A-1 request: {{...}}\n{ANSWER % ('c-1', whole, 'stop')}\n"
+        f'### A-2 request: {{"model":"m","max_tokens":64,"messages":[...2]}}\n{ANSWER % ("c-2", cut, "length")}\n'
+    )
+    told = [(one.src, one.finish_reason, one.max_tokens, one.json_broken) for one in rows(text)]
+    assert told == [("x.txt:2", "stop", None, False), ("x.txt:4", "length", 64, True)]
+
+
+def test_what_follows_documents_and_is_none_is_read_as_text() -> None:
+    text = f"{ANSWER % ('c-1', json.dumps('well'), 'stop')}\nHTTP/1.1 503 Service Unavailable\n"
+    assert [(one.src, one.status) for one in rows(text)] == [("x.txt:1", 200), ("x.txt:2", 503)]

@@ -66,6 +66,23 @@ def test_beginnings_that_are_all_one_or_each_another_change_nothing(tmp_path: Pa
     assert noted(tmp_path, others, "prompt.varies") == []
 
 
+HEADS = "".join(
+    f'{{"ts": "14:0{n}:07", "prompt_tokens": 139{n}1, "ttft_s": 3.8, "head": "<|system|> Now: 2026-11-26T14:0{n}:07 You answer."}}\n'
+    for n in range(3)
+)
+HASHES = "ts,prompt_tokens,ttft_s,sha_first_1k,sha_rest\n14:00:07,13921,3.8,9af1,c001\n14:00:41,13966,3.9,77b2,c001\n"
+
+
+def test_records_of_calls_show_how_their_prompts_begin(tmp_path: Path) -> None:
+    assert [(one["line"], one["what"]) for one in noted(tmp_path, HEADS, "prompt.varies")] == [(2, "Now"), (3, "Now")]
+
+
+def test_a_hash_of_the_beginning_changes_and_that_of_the_rest_does_not(tmp_path: Path) -> None:
+    assert [(one["line"], one["what"]) for one in noted(tmp_path, HASHES, "prompt.varies")] == [(3, "text")]
+    assert noted(tmp_path, HASHES.replace("77b2", "9af1"), "prompt.varies") == []
+    assert noted(tmp_path, HASHES.replace("77b2,c001", "77b2,c002"), "prompt.varies") == []
+
+
 def test_without_a_heading_rows_are_anybodys_lines() -> None:
     reader = Beginnings("n", None)
     assert [reader.read(line, number) for number, line in enumerate(LISTED.split("\n")[1:], 1)] == [None] * 4

@@ -84,6 +84,8 @@ def test_real_captures(name: str, kind: Kind) -> None:
         (b"containerStatuses:\n  exitCode: 137\n  reason: OOMKilled\n", Kind.ENGINE_LOG),
         (b"up 0\n", Kind.PROMETHEUS),
         (b'10.0.0.1 - - [18/Nov/2026:10:00:05 +0000] "POST /v1/chat/completions HTTP/1.1" 504 167\n', Kind.ACCESS_LOG),
+        (b"============ Serving Benchmark Result ============   # before\nMean TPOT (ms):     18.41\n", Kind.BENCHMARK),
+        (b'{\n "date": "20261117-103015",\n "mean_ttft_ms": 96.3,\n "mean_tpot_ms": 18.41\n}\n', Kind.BENCHMARK),
         (b"[ 12.345678] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n", Kind.ENGINE_LOG),
     ],
 )

@@ -72,6 +72,18 @@ def test_a_start_without_a_day_and_an_end_that_is_worked_out() -> None:
     assert (unknown.started_at, unknown.ended_at, unknown.duration_ms) == (None, None, 2500.0)
 
 
+def test_an_end_alone_and_how_long_it_took_say_when_it_began() -> None:
+    span = {
+        "trace_id": "a",
+        "span_id": "1",
+        "name": "llm_request",
+        "end": "2026-03-02T09:30:07.5Z",
+        "attributes": {"gen_ai.latency.e2e": 2.5},
+    }
+    [row] = rows(json.dumps([span]))
+    assert (row.started_at, row.ended_at, row.duration_ms) == (rfc3339("2026-03-02T09:30:05Z"), rfc3339("2026-03-02T09:30:07.5Z"), 2500.0)
+
+
 def test_base64_ids_become_hex() -> None:
     span = {"traceId": "AAAAAAAAAAAAAAAAAAAAAQ==", "spanId": "AAAAAAAAAAE=", "kind": 2, "status": {"code": 2}}
     [row] = rows(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lensd_collectors.dialects import load
 from lensd_collectors.read.engine_log import LineReader
+from lensd_collectors.read.lines import Clock, rfc3339
 from lensd_collectors.rows import Event, Row
 
 
@@ -104,6 +105,17 @@ def test_torchs_own_lines() -> None:
     )
     assert [(event.name, event.severity, event.seq) for event in events] == [("engine.log.error", "error", 2)]
     assert unread == 0
+
+
+def test_torchs_own_lines_say_when() -> None:
+    reader = LineReader(load()["vllm"], engine="e", path="log", clock=Clock(rfc3339("2026-11-29T12:00:00Z"), dated=True))
+    lines = (
+        "INFO 11-29 01:57:00 [x.py:1] the last that was heard",
+        "[rank0]:[E1129 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] of no known meaning",
+    )
+    [event] = [row for number, line in enumerate(lines, 1) for row in reader.feed(line, number=number, at_us=None)]
+    assert isinstance(event, Event)
+    assert event.seen_at == rfc3339("2026-11-29T02:07:08.408271Z")
 
 
 def test_text_that_only_looks_like_the_end_of_a_traceback_is_not_one() -> None:

@@ -103,6 +103,13 @@ def test_a_command_counts_the_connections_that_it_lists(command: str, said: str,
     assert [(row.fields, row.src) for row in counted] == [(f'{{"port":9000,"open":{left}}}', "t.txt:2")]
 
 
+@pytest.mark.parametrize("written", ["    ESTAB to :9000 -> 0", "   => 0", " # 0"])
+def test_a_count_may_stand_behind_its_command(written: str) -> None:
+    rows = told(f"# netstat -tn | grep :9000 | grep -c ESTABLISHED{written}\n")
+    counted = [row for row in rows if isinstance(row, Event) and row.name == "host.connections"]
+    assert [(row.fields, row.src) for row in counted] == [('{"port":9000,"open":0}', "t.txt:1")]
+
+
 def test_a_number_below_a_list_of_connections_counts_nothing() -> None:
     rows = told("$ ss -tn state established '( sport = :9000 )'\n7\n")
     assert [row.name for row in rows if isinstance(row, Event)] == ["host.sockets"]
