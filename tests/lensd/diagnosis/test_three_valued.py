@@ -75,6 +75,31 @@ ONLY_WITNESS = {
     # one reading of a process is left, which shows no growth
     "the card's own series, and one listing that names the only process on it": {"gpu_samples.used_bytes"},
     "a pod is told to stop while nothing runs, and its engine calls itself dead": {EVENTS},  # the calls that are left were all served
+    # that fewer run while others wait; a setting that was lowered and hurts nobody is no incident
+    "two scrapes, and between them the revision whose diff lowered the batch (TensorRT-LLM)": {
+        "engine_samples.waiting",
+        "engine_samples.running",
+    },
+    # when the first byte came by either way; the engine's own time is that of a sound one
+    "one call by two ways, as long as a whole, and the proxy that buffers gives nothing for two seconds (llama.cpp's own timings)": {
+        "http_exchanges.ttfb_ms"
+    },
+    "a cache with room, counted once": {"engine_samples.generation_tps"},  # that tokens are made; nothing else here says that all is well
+    # what changes is told by one, that nothing of it was found again by the other
+    "counters say that nothing is found, and what changes stands at the beginning of the prompts": {
+        EVENTS,
+        "engine_samples.prefix_queries_total",
+    },
+    "spans say what form was wanted, and a dump of the threads what the engine does": {"spans.attributes"},  # that a form was wanted
+    # what the engine took in and what it aborted is told by one, whose caller had left by the other
+    "the engine took in what the first proxy saw cut, by its ids, and aborted only what was asked of it directly (vLLM behind LiteLLM)": {
+        EVENTS,
+        "http_exchanges.request_id",
+    },
+    "two probes by their ids, one asked the engine itself and was aborted, one asked the gateway and ran on": {
+        EVENTS,
+        "http_exchanges.request_id",
+    },
 }
 """Cases that one of several sources alone tells of, by what is then gone, while what is left is true of a sound machine too."""
 

@@ -77,7 +77,7 @@ REFUSED: list[tuple[AgentConfig, str]] = [
         engine(lifecycle="vllm.service"),
         "engine e0: lifecycle 'vllm.service' is none of systemd:UNIT, docker:NAME or pod:NAMESPACE/POD/CONTAINER",
     ),
-    (access(kind="ngnix"), "access log /a: kind 'ngnix' is none of alb, envoy, haproxy, litellm, llamacpp, newapi, nginx, "),
+    (access(kind="ngnix"), "access log /a: kind 'ngnix' is none of alb, envoy, haproxy, litellm, llamacpp, lmdeploy, newapi, nginx, "),
     (access(kind="kernel"), "access log /a: kind 'kernel' is none of "),
     (access(engine="e9"), "access log /a: no engine is called 'e9'"),
     (access(log="docker:"), "access log: log 'docker:': '' is no name"),
