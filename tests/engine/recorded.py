@@ -22,7 +22,7 @@ from lensd.judge import Judge
 from lensd.receive.decode import Decoder
 from lensd.receive.parse import parse_json, parse_protobuf
 from lensd.receive.scrub import Scrubber
-from lensd.store import queries
+from lensd.store import names, queries
 from lensd.store.arrow import batch_of
 from lensd.store.folder import FolderStore
 from lensd.store.segments import Signal
@@ -159,7 +159,7 @@ class Lensd:
     def requests(self) -> dict[str, dict[str, Any]]:
         """The requests by the ids that their callers gave them."""
         found = self.rows("select * from requests order by started_at, request_key")
-        return {queries.external(row["request_id"] or row["engine_request_id"]): row for row in found}
+        return {names.external(row["request_id"] or row["engine_request_id"]): row for row in found}
 
     def findings(self) -> list[dict[str, Any]]:
         """What was found to stand, in order; those on single requests are not among it."""
