@@ -16,6 +16,7 @@ _DIFF: Final = re.compile(r"^(?:@@ -\d|diff [-\w$<(]|--- \S|\d+(?:,\d+)?[acd]\d+
 _REPLACED: Final = re.compile(  # what is left of one without its head
     r"^-(\s*(?:- +)?[\w.\"'-]+(?:\s*[:=]|(?<=\w)\s)).*\n(?:-.*\n){0,40}(?:\+.*\n){0,40}?\+\1", re.MULTILINE
 )
+_FLAG: Final = re.compile(r"--[a-z]")
 _NEAR: Final = 40  # lines between the old and the new of one change
 CHANGED: Final = "deploy.changed"
 
@@ -116,8 +117,10 @@ def _event(fact: ConfigFact, was: str, src: str | None, lines: Sequence[str]) ->
 
 
 def _side(row: ConfigFact, lines: Sequence[str]) -> str:
+    """A flag that begins a line was not taken away."""
     number = int((row.src or ":0").rpartition(":")[2])
-    first = lines[number - 1][:1] if 0 < number <= len(lines) else " "
+    line = lines[number - 1] if 0 < number <= len(lines) else " "
+    first = " " if _FLAG.match(line) else line[:1]
     return {"<": "-", ">": "+"}.get(first, first)
 
 

@@ -42,6 +42,7 @@ _OF_PROCESS: Final = re.compile(
     re.IGNORECASE,
 )
 _LISTED: Final = re.compile(r"GPU (?P<gpu>\d+): .+ \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)")  # nvidia-smi -L
+_REPLICAS: Final = ("engine", "instance", "pod", "replica")  # whose the measures of a line are
 _DATE_LINE: Final = re.compile(r"(?:#|---|===|\[|date:?|top -|Timestamp *:|Every [\d.]+s: .*?:)?\s*(?P<at>.+?)\s*(?:\]|---|===|up .*)?")
 _UNITS: Final = re.compile(r"#\s*Idx\b.*|# *(?:YYYYMMDD|HH:MM:SS).*")
 _GENERIC: Final = {"gpu", "uuid", "pci", "pid"}
@@ -144,7 +145,8 @@ class TableReader:
         if header.delimiter == BLANKS or not self._is_kept(header):
             return []
         record = dict(zip(header.written, header.split(text), strict=True))
-        rows = series_of(record, engine=None, name=self._name, number=self._number, is_row=True)
+        engine = next((cell for column, cell in record.items() if column.lower() in _REPLICAS and cell), None)
+        rows = series_of(record, engine=engine, name=self._name, number=self._number, is_row=True)
         return [row for row in rows if isinstance(row, EngineSample | Point)]
 
     def _is_kept(self, header: Header) -> bool:

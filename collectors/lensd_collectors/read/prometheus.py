@@ -24,7 +24,7 @@ SAMPLE: Final = re.compile(
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _META: Final = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
 _SCRAPED: Final = re.compile(
-    r"^#(?!\s*(?:HELP|TYPE|UNIT|EOF)\b).*?(?:\b(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)|"
+    r"^#(?!\s*(?:HELP|TYPE|UNIT|EOF)\b).*?(?:\b(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)|"
     r"\b(?P<time>\d\d:\d\d:\d\d) (?P<date>\d{4}-\d\d-\d\d)\b)"
 )
 _HOUR: Final = re.compile(r"\b(?:at|@|time[:=]?) (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)\b")

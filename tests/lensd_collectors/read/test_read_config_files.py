@@ -165,3 +165,9 @@ def test_when_a_revision_came(line: str, revision: str) -> None:
 )
 def test_no_text_makes_it_raise(text: str) -> None:
     read_settings(text, name="x")
+
+
+def test_a_line_of_flags_below_a_diff_is_what_runs_and_was_not_taken_away() -> None:
+    text = "--- a/values.yaml\n+++ b/values.yaml\n-  tag: v1\n+  tag: v2\n--model m --max-num-seqs 64\n"
+    facts = {row.name: (row.value, row.was) for row in read_settings(text, name="d.txt").rows if isinstance(row, ConfigFact)}
+    assert facts["max_num_seqs"] == ("64", None)

@@ -151,3 +151,9 @@ def test_no_text_makes_it_raise_and_no_series_is_lost(parts: list[str]) -> None:
     lines = text.split("\n")
     assert found.series == sum(1 for line in lines if not line.startswith("#") and SAMPLE.match(line.strip()))
     assert sum(len(scrape.series) for scrape in scrapes(lines)) == found.series
+
+
+def test_a_comment_dates_the_scrape_below_it_also_to_the_minute() -> None:
+    text = "# 2026-11-17T10:00Z  chat-0\nvllm:num_requests_running 3\n# 2026-11-17 11:05:30 again\nvllm:num_requests_running 4\n"
+    instants = [row.seen_at for row in read_prometheus(text, name="m.prom").rows if isinstance(row, EngineSample)]
+    assert instants == [rfc3339("2026-11-17T10:00:00Z"), rfc3339("2026-11-17T11:05:30Z")]

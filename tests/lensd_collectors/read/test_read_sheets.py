@@ -94,3 +94,18 @@ def test_calls_with_an_instant_in_another_language(tmp_path: Path) -> None:
 )
 def test_somebody_elses_table_gives_nothing(text: str, tmp_path: Path) -> None:
     assert rows_of(text, tmp_path).rows == {}
+
+
+def test_a_table_of_several_replicas_says_whose_each_line_is(tmp_path: Path) -> None:
+    text = (
+        "ts,instance,vllm:num_requests_running,vllm:num_requests_waiting,vllm:kv_cache_usage_perc,DCGM_FI_DEV_FB_USED\n"
+        "2026-11-25 10:00,a,1,0,0.2,100\n2026-11-25 10:00,b,2,0,0.3,100\n"
+    )
+    samples = rows_of(text, tmp_path).rows["engine_samples"]
+    assert [(row.engine, row.running) for row in samples if isinstance(row, EngineSample)] == [("a", 1.0), ("b", 2.0)]
+
+
+def test_what_a_process_has_allocated_stands_beside_what_runs(tmp_path: Path) -> None:
+    text = "sample_time,torch_allocated_gib,running,waiting,kv_usage_perc\n2026-11-25 10:00:00,2,0,0,0.0\n2026-11-25 10:01:00,3,0,0,0.0\n"
+    points = rows_of(text, tmp_path).rows["points"]
+    assert [(row.seen_at, row.value) for row in points if isinstance(row, Point)] == [(FIRST, 2 * 2.0**30), (SECOND, 3 * 2.0**30)]
