@@ -17,6 +17,7 @@ from lensd.diagnosis.scope import BY_ENGINE, BY_MODEL, DECIDED, SUBJECTS, TIMED,
 from lensd.diagnosis.subjects import make_subjects
 from lensd.store.catalog import HELD, quoted
 from lensd.store.interface import Cursor
+from lensd.store.queries import LAST_APPENDED
 from lensd.store.schema import instant_column
 
 LASTING: Final = ("requests", "spans")  # dated by their beginning: one of an hour before may have run in a window
@@ -25,7 +26,6 @@ NEAR_US: Final = NEAR // timedelta(microseconds=1)
 MOST_VALUES: Final = 400_000  # rows times columns that are copied: more take longer than the rules that read them
 
 LAST: Final = "last"  # the copy of which rows are last revisions
-_ROWS: Final = 1 << 64
 
 Since = int | None
 """Microseconds since the epoch; None: without a bound."""
@@ -122,10 +122,9 @@ class Sight:
         """As `_last_of_time`, with which rows those are found once for all rules."""
         every = f"{HELD}.every_requests"
         if LAST not in self._copies:
-            # the row of the highest revision, of equal ones the one that was appended last
-            last = f"(max(revision::hugeint * {_ROWS} + appended) % {_ROWS})::bigint as appended"
             when = _within("started_at", since - LASTS_US, self._scope.to_us)
-            self._cursor.execute(f"create temp table {_copy(LAST)} as select {last} from {every} where {when} group by request_key")
+            last = f"select {LAST_APPENDED} as appended from {every} where {when} group by request_key"
+            self._cursor.execute(f"create temp table {_copy(LAST)} as {last}")
             self._copies.add(LAST)
         return (
             f"select * exclude (appended) from {every} where {_within('started_at', since, self._scope.to_us)} and withdrawn is not true"

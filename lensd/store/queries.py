@@ -266,9 +266,9 @@ MOST_REVISIONS = 250_000
 """Of two or three revisions a request that leaves at least 50,000: their p99 has 98.9 to 99.1 % of all requests below it."""
 _KEYS = 1 << 64
 _MOST_TOLD = 1000  # keys in the text of a query
-_STANDS = f"least(revision, {(1 << 63 - APPENDED_BITS) - 1}) * {1 << APPENDED_BITS} + appended"
-"""What is greatest in the last revision: the number of the revision, where that is the same what was appended last. As one whole number,
-which DuckDB compares four times as fast as a pair; of a request's revisions beyond the 32,767th what was appended last stands."""
+LAST_APPENDED = f"max(least(revision, {(1 << 63 - APPENDED_BITS) - 1}) * {1 << APPENDED_BITS} + appended) & {(1 << APPENDED_BITS) - 1}"
+"""Of a group of revisions `appended` of the last: of the highest number, and of equal ones the one that was appended last. As one whole
+number, which DuckDB compares four times as fast as a pair; of those beyond the 32,767th what was appended last stands."""
 
 
 def in_time(cursor: Cursor, wanted: RequestFilter, most: int | None = MOST_REVISIONS, *, few: bool = False) -> InTime:
@@ -291,7 +291,7 @@ def in_time(cursor: Cursor, wanted: RequestFilter, most: int | None = MOST_REVIS
         chosen = f"request_key in ({told if len(keys) > _MOST_TOLD else ', '.join(keys)})" if keys else "false"
     place = f"""(
       select * exclude (appended) from {HELD}.every_requests where withdrawn is not true and {condition} and {chosen} and appended in (
-        select max({_STANDS}) & {(1 << APPENDED_BITS) - 1} from {HELD}.every_requests
+        select {LAST_APPENDED} from {HELD}.every_requests
         where started_at between make_timestamp($early) and make_timestamp($late) and {chosen} group by request_key)
     )"""
     return InTime(place, given | {"early": max(0, given["since"] - HOUR_US), "late": given["until"] + HOUR_US}, part)
